@@ -1,0 +1,126 @@
+"""What every datamodule shares: global batch, stateless order, loaders, what a checkpoint carries of the data."""
+
+from abc import abstractmethod
+from typing import Any
+
+from lightning.pytorch import LightningDataModule
+from torch.utils.data import DataLoader
+
+from datamodules.order import BatchDataset, EvalOrder, TrainLoader
+
+
+class BaseDataModule(LightningDataModule):
+    """Loaders whose batches do not depend on the number of processes, of loader workers or on where the run was stopped.
+
+    Args:
+        batch_size: samples per optimizer step, over all devices.
+        micro_batch_size: samples that one device takes at once; gradients are accumulated over the rest. Default: its
+            whole share of the batch.
+        eval_batch_size: samples in one batch of evaluation. Default: micro_batch_size or batch_size.
+        num_workers: processes that load; 0 loads in the training process, which is fastest for data in memory.
+        seed: order and random draws follow from it; the runner links it to `seed_everything`.
+
+    Raises:
+        ValueError: a size is below 1, or the sizes do not divide each other.
+    """
+
+    allow_zero_length_dataloader_with_multiple_devices = True  # a rank may have nothing to evaluate
+
+    def __init__(
+        self, batch_size: int, micro_batch_size: int | None = None, eval_batch_size: int | None = None,
+        num_workers: int = 0, seed: int = 0,
+    ) -> None:  # fmt: skip
+        super().__init__()
+        sizes = {"batch_size": batch_size, "micro_batch_size": micro_batch_size, "eval_batch_size": eval_batch_size}
+        for name, size in sizes.items():
+            if size is not None and size < 1:
+                raise ValueError(f"data.init_args.{name} is {size}; it must be at least 1")
+        if num_workers < 0:
+            raise ValueError(f"data.init_args.num_workers is {num_workers}; it must be at least 0")
+        if batch_size % (micro_batch_size or 1):
+            raise ValueError(f"batch_size {batch_size} is not a multiple of micro_batch_size {micro_batch_size}")
+        self.batch_size, self.micro_batch_size = batch_size, micro_batch_size
+        self.eval_batch_size = eval_batch_size or micro_batch_size or batch_size
+        self.num_workers, self.seed = num_workers, seed
+        self.max_train_steps_per_epoch: int | float | None = None  # trainer.limit_train_batches, set by the runner
+
+    @abstractmethod
+    def prepare(self) -> None:
+        """Makes everything the sizes and datasets need. Does nothing the second time; safe on several ranks at once."""
+
+    @abstractmethod
+    def dataset(self, split: str) -> BatchDataset:
+        """The samples of split `train`, `validation` or `test`.
+
+        Raises:
+            ValueError: the source has no such split.
+        """
+
+    def assets(self) -> dict[str, Any]:
+        """What inference needs of the data (tokenizer, class names), as plain types: it goes into every checkpoint."""
+        return {}
+
+    @property
+    def steps_per_epoch(self) -> int:
+        """Optimizer steps in an epoch; the remainder is dropped.
+
+        Raises:
+            ValueError: fewer samples than one global batch.
+        """
+        num_samples = len(self.dataset("train"))
+        if num_samples < self.batch_size:
+            raise ValueError(
+                f"the train split has {num_samples} samples, fewer than one global batch: data.init_args.batch_size"
+                f" {self.batch_size} must be at most {num_samples}"
+            )
+        steps = num_samples // self.batch_size
+        limit = self.max_train_steps_per_epoch
+        if limit is None:
+            return steps
+        return max(1, min(steps, limit if isinstance(limit, int) else int(steps * limit)))
+
+    def accumulation(self, world_size: int) -> int:
+        """Micro-batches per optimizer step on each of `world_size` ranks.
+
+        Raises:
+            ValueError: the global batch cannot be shared out evenly.
+        """
+        micro = self.micro_batch_size or max(1, self.batch_size // world_size)
+        if self.batch_size % (micro * world_size):
+            raise ValueError(
+                f"data.init_args.batch_size {self.batch_size} is not a multiple of"
+                f" {world_size} devices x micro_batch_size {micro}"
+            )
+        return self.batch_size // (micro * world_size)
+
+    def train_dataloader(self) -> TrainLoader:
+        assert self.trainer is not None
+        world_size = self.trainer.world_size
+        return TrainLoader(
+            self.dataset("train"),
+            total_steps=self.trainer.max_steps,
+            num_workers=self.num_workers,
+            seed=self.seed,
+            batch_size=self.batch_size,
+            micro_batch_size=self.batch_size // world_size // self.accumulation(world_size),
+            rank=self.trainer.global_rank,
+            world_size=world_size,
+            steps_per_epoch=self.steps_per_epoch,
+        )
+
+    def _eval_dataloader(self, split: str) -> DataLoader[Any]:
+        assert self.trainer is not None
+        dataset = self.dataset(split)
+        order = EvalOrder(
+            len(dataset), batch_size=self.eval_batch_size, rank=self.trainer.global_rank, world_size=self.trainer.world_size
+        )
+        return DataLoader(dataset, sampler=order, batch_size=None, num_workers=self.num_workers)  # type: ignore[arg-type]
+
+    def val_dataloader(self) -> DataLoader[Any]:
+        return self._eval_dataloader("validation")
+
+    def test_dataloader(self) -> DataLoader[Any]:
+        return self._eval_dataloader("test")
+
+    def predict_dataloader(self) -> DataLoader[Any]:
+        return self._eval_dataloader("test")

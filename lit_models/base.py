@@ -1,0 +1,228 @@
+"""What every objective shares: token-exact loss, optimizer and schedule, dropout seeds, exact metrics, warm start."""
+
+import math
+import os
+from abc import abstractmethod
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from lightning.pytorch import LightningModule
+from torch import Tensor, nn
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LRScheduler
+
+from lit_models.optim.param_groups import param_groups
+
+OptimizerFactory = Callable[[Iterable], Optimizer]
+SchedulerFactory = Callable[[Optimizer, int], LRScheduler]
+
+
+class Loss(NamedTuple):
+    """A step's loss as a sum and the count it was summed over; further metrics as (sum, count) too."""
+
+    sum: Tensor  # scalar, with a graph even when count is 0
+    count: Tensor  # scalar int64: tokens, pairs or samples
+    metrics: Mapping[str, tuple[Tensor, Tensor]] = {}
+
+
+class LitBase(LightningModule):
+    """An objective: a network, and what `step` makes of a batch.
+
+    Gradients are those of sum / count over the whole optimizer step: all micro-batches and ranks together, so that neither
+    micro-batching nor uneven lengths nor the number of ranks changes them. A step without a single counted element changes
+    nothing. Epoch metrics are sums over counts, exact to the last digit on any number of ranks.
+
+    Args:
+        net: the network.
+        optimizer: called with parameter groups (`lit_models.optim.param_groups`).
+        lr_scheduler: called with the optimizer and the run's number of optimizer steps; stepped after every optimizer step.
+        init_from: checkpoint whose weights the network starts from (warm start; optimizer and step start anew).
+        compile: run the network through torch.compile.
+    """
+
+    allow_zero_length_dataloader_with_multiple_devices = True
+    unit = "samples"
+    """What `units` counts: the word in `perf/{unit}_per_second`."""
+    counted = "sample"
+    """What the loss is a mean over."""
+    next_command = "test --run_dir {run_dir}"
+    """What one does with a trained model."""
+
+    def __init__(
+        self, net: nn.Module, optimizer: OptimizerFactory, lr_scheduler: SchedulerFactory | None = None,
+        init_from: str | None = None, compile: bool = False,
+    ) -> None:  # fmt: skip
+        super().__init__()
+        self.save_hyperparameters(logger=False)
+        self.net, self.init_from, self.compile_net = net, init_from, compile
+        self._optimizer_factory, self._scheduler_factory = optimizer, lr_scheduler
+        self.assets: dict[str, Any] = {}
+        self._window: Tensor | None = None  # (2,) loss sum and count of the optimizer step under way, this rank
+        self._last: dict[str, Tensor | float] = {}  # of the last optimizer step, all ranks
+        self._evaluated: list[dict[str, tuple[Tensor, Tensor]]] = []
+        self.epoch_metrics: dict[str, float] = {}  # of the last validation or test
+        if init_from:
+            load_weights(self, init_from)
+
+    # ---- what an objective writes -------------------------------------------------------------------------------------
+
+    @abstractmethod
+    def step(self, batch: Any) -> Loss:
+        """The loss of a batch, in training and evaluation alike."""
+
+    @abstractmethod
+    def units(self, batch: Any) -> int:
+        """Tokens or samples in a batch, for throughput."""
+
+    def flops_per_unit(self) -> float | None:
+        """Floating-point operations of forward and backward for one unit, or None where it is not known."""
+        return None
+
+    def derived_metrics(self, metrics: dict[str, float]) -> dict[str, float]:
+        """Metrics that follow from the exact epoch means, such as perplexity from loss."""
+        return {}
+
+    # ---- training -----------------------------------------------------------------------------------------------------
+
+    def on_fit_start(self) -> None:
+        if self.compile_net:
+            self.net.compile()
+
+    def training_step(self, batch: Any, batch_idx: int) -> Tensor:
+        # Dropout is a function of (seed, micro-batch, rank), so that a resumed run needs no stored random state.
+        seed = int(os.environ.get("PL_GLOBAL_SEED", 0))
+        seed = ((seed * 1_000_003 + batch_idx) * 1_000_003 + self.global_rank) % 2**63
+        torch.default_generator.manual_seed(seed)
+        if self.device.type == "cuda":
+            torch.cuda.default_generators[torch.cuda.current_device()].manual_seed(seed)
+        loss = self.step(batch)
+        dtype = torch.float32 if self.device.type == "mps" else torch.float64
+        window = torch.stack((loss.sum.detach().to(dtype), loss.count.to(dtype)))
+        self._window = window if self._window is None else self._window + window
+        return loss.sum
+
+    def on_before_optimizer_step(self, optimizer: Optimizer) -> None:
+        window, self._window = self._window, None
+        assert window is not None
+        world_size = self.trainer.world_size
+        if world_size > 1:
+            torch.distributed.all_reduce(window)
+        total, count = window
+        # Lightning has divided by the accumulated micro-batches, DDP by the ranks: undo both, divide by the count.
+        scale = (self.trainer.accumulate_grad_batches * world_size / count.clamp(min=1)).float()
+        grads = [p.grad for group in optimizer.param_groups for p in group["params"] if p.grad is not None]
+        torch._foreach_mul_(grads, scale)
+        norm = nn.utils.get_total_norm(grads)
+        self._last = {"loss": total / count, "grad_norm": norm, "lr": optimizer.param_groups[0]["lr"]}
+        if not count.is_cuda and not count:  # on a GPU this would wait for the device: there the gradients are merely zero
+            for p in self.parameters():
+                p.grad = None
+
+    def configure_gradient_clipping(
+        self, optimizer: Optimizer, gradient_clip_val: float | None = None, gradient_clip_algorithm: str | None = None
+    ) -> None:
+        if not gradient_clip_val:
+            return
+        params = [p for group in optimizer.param_groups for p in group["params"] if p.grad is not None]
+        if gradient_clip_algorithm == "value":
+            nn.utils.clip_grad_value_(params, gradient_clip_val)
+        elif params:
+            nn.utils.clip_grads_with_norm_(params, gradient_clip_val, self._last["grad_norm"])  # type: ignore[arg-type]
+
+    def step_metrics(self) -> dict[str, float]:
+        """The last optimizer step over all ranks: loss (before the update), gradient norm (before clipping), rate.
+
+        Reading it waits for the device: call it on logging steps only.
+        """
+        last = {name: float(value) for name, value in self._last.items()}
+        return {"train/loss": last["loss"], "optim/lr": last["lr"], "optim/grad_norm": last["grad_norm"]}
+
+    def configure_optimizers(self) -> Any:
+        optimizer = self._optimizer_factory(param_groups(self.net))
+        if self._scheduler_factory is None:
+            return optimizer
+        scheduler = self._scheduler_factory(optimizer, self.trainer.max_steps)
+        return {"optimizer": optimizer, "lr_scheduler": {"scheduler": scheduler, "interval": "step"}}
+
+    # ---- evaluation ---------------------------------------------------------------------------------------------------
+
+    def _evaluate(self, batch: Any) -> None:
+        loss = self.step(batch)
+        self._evaluated.append({"loss": (loss.sum.detach(), loss.count), **loss.metrics})
+
+    def validation_step(self, batch: Any, batch_idx: int) -> None:
+        self._evaluate(batch)
+
+    def test_step(self, batch: Any, batch_idx: int) -> None:
+        self._evaluate(batch)
+
+    def _finish_evaluation(self, stage: str) -> None:
+        rows = [{name: (float(s), float(n)) for name, (s, n) in row.items()} for row in self._evaluated]
+        self._evaluated = []
+        if self.trainer.world_size > 1:
+            gathered: list[list[dict[str, tuple[float, float]]]] = [[] for _ in range(self.trainer.world_size)]
+            torch.distributed.all_gather_object(gathered, rows)
+            rows = [row for part in gathered for row in part]
+        means = {}
+        for name in dict.fromkeys(name for row in rows for name in row):
+            # fsum rounds once, so the order in which ranks saw the batches cannot show.
+            total, count = (math.fsum(row[name][i] for row in rows if name in row) for i in (0, 1))
+            if count:
+                means[name] = total / count
+        means |= self.derived_metrics(means)
+        self.epoch_metrics = {f"{stage}/{name}": value for name, value in means.items()}
+        self.log_dict(self.epoch_metrics, logger=False)  # for callbacks that monitor; the tracker writes the row
+
+    def on_validation_epoch_end(self) -> None:
+        self._finish_evaluation("val")
+
+    def on_test_epoch_end(self) -> None:
+        self._finish_evaluation("test")
+
+    # ---- checkpoints --------------------------------------------------------------------------------------------------
+
+    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        datamodule = getattr(self.trainer, "datamodule", None)
+        checkpoint["assets"] = datamodule.assets() if datamodule is not None else self.assets
+        hparams = checkpoint.get("hyper_parameters", {})
+        plain = {name: value for name, value in hparams.items() if _is_plain(value)}
+        checkpoint["hyper_parameters"] = {**plain, "init_from": None}  # the weights are in here: nothing else is needed
+
+    def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        self.assets = checkpoint.get("assets", {})
+
+
+def _is_plain(value: Any) -> bool:
+    if isinstance(value, Mapping):
+        return all(_is_plain(v) for v in value.values())
+    if isinstance(value, list | tuple):
+        return all(_is_plain(v) for v in value)
+    return value is None or isinstance(value, str | int | float | bool)
+
+
+def check_fits(module: nn.Module, state: Mapping[str, Tensor], path: str | Path) -> None:
+    """Raises ValueError with the first missing, unexpected or misshapen name, unless `state` fits `module` exactly."""
+    own = {name: tuple(value.shape) for name, value in module.state_dict().items()}
+    given = {name: tuple(value.shape) for name, value in state.items()}
+    for name in sorted(own.keys() | given.keys()):
+        if own.get(name) != given.get(name):
+            raise ValueError(
+                f"{path} is a checkpoint of another model: {name} is {given.get(name, 'missing')} there,"
+                f" {own.get(name, 'missing')} here"
+            )
+
+
+def load_weights(module: nn.Module, path: str | Path) -> None:
+    """Starts `module` from the weights of a checkpoint. Every name and shape must fit: nothing is left at random.
+
+    Raises:
+        FileNotFoundError: no such file.
+        ValueError: it is the checkpoint of another model.
+    """
+    if not Path(path).is_file():
+        raise FileNotFoundError(f"init_from: no checkpoint at {path}")
+    state = torch.load(path, map_location="cpu", weights_only=True)["state_dict"]
+    check_fits(module, state, path)
+    module.load_state_dict(state)

@@ -1,0 +1,1 @@
+"""What happens around training: tracking, checkpoints, stopping, progress, samples, figures."""

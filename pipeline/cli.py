@@ -1,0 +1,203 @@
+"""fit | validate | test | predict: the command line, its links, the run folder around a run."""
+
+import inspect
+import logging
+import warnings
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from jsonargparse import ArgumentError
+from lightning.pytorch import Trainer
+from lightning.pytorch.cli import LightningArgumentParser, LightningCLI
+
+from datamodules.base import BaseDataModule
+from lit_models.base import LitBase
+from pipeline import checkpoint_io
+from pipeline.config import DEFAULTS, Given, annotation, find_class, parameters
+from pipeline.errors import BadInput
+from pipeline.evaluate import evaluate, predict
+from pipeline.explain import explain
+from pipeline.fit import run_fit
+from pipeline.run_folder import RunFolder
+from pipeline.tracking import WandbConfig
+from pipeline.trainer import build_trainer
+
+NOT_CONFIG = ("config", "fresh", "allow_changes", "ckpt_path", "format")
+
+
+@dataclass
+class CheckpointConfig:
+    """Which checkpoints are kept.
+
+    Args:
+        monitor: the metric of best.ckpt.
+        mode: whether less or more of it is better.
+        every_n_steps: optimizer steps between two saves of last.ckpt.
+    """
+
+    monitor: str = "val/loss"
+    mode: Literal["min", "max"] = "min"
+    every_n_steps: int = 200
+
+    def __post_init__(self) -> None:
+        if self.every_n_steps < 1:
+            raise ValueError(f"checkpoint.every_n_steps is {self.every_n_steps}; it must be at least 1")
+
+
+class Parser(LightningArgumentParser):
+    """Refuses abbreviated options, and raises what it finds wrong instead of printing the usage."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **{**kwargs, "allow_abbrev": False, "exit_on_error": False})
+
+
+def link(parser: LightningArgumentParser, given: Given) -> None:
+    """The one bit of magic: values that follow from others.
+
+    seed_everything -> data.seed; net.max_seq_len -> data.max_seq_len; data.vocab_size, num_classes, pad_id -> net.
+    Each only where both sides take it. A value given by hand that differs is refused in `check_links`.
+    """
+    parser.link_arguments("seed_everything", "data.init_args.seed")
+    net, data = _net_class(given), find_class(given.get("data.class_path"))
+    if net is None or data is None:
+        return
+    if "max_seq_len" in parameters(net) and "max_seq_len" in parameters(data):
+        parser.link_arguments("model.init_args.net.max_seq_len", "data.init_args.max_seq_len")
+    for name in _sizes(net, data):
+        parser.link_arguments("data", f"model.init_args.net.{name}", compute_fn=_reader(name), apply_on="instantiate")
+
+
+def _net_class(given: Given) -> Any:
+    model = find_class(given.get("model.class_path"))
+    return None if model is None else annotation(model, "net")
+
+
+def _sizes(net: Any, data: Any) -> list[str]:
+    names = ("vocab_size", "num_classes", "pad_id")
+    return [name for name in names if inspect.isclass(net) and name in parameters(net) and hasattr(data, name)]
+
+
+def _reader(name: str) -> Any:
+    return lambda data: getattr(data, name)
+
+
+def check_links(given: Given, config: dict[str, Any]) -> None:
+    """Raises BadInput where a linked value was given by hand and is another than the link's."""
+    linked = {"data.init_args.seed": "seed_everything", "data.init_args.max_seq_len": "model.init_args.net.max_seq_len"}
+    linked |= {f"model.init_args.net.{name}": "the data" for name in ("vocab_size", "num_classes", "pad_id")}
+    for target, source in linked.items():
+        value, tree = given.get(target), config
+        for key in target.split("."):
+            tree = (tree or {}).get(key)  # type: ignore[assignment]
+        if value is not None and value != tree:
+            raise BadInput(f"{target} is {value} in {given.where(target)}, but follows from {source}, which says {tree}: leave it out")
+
+
+class PipelineCLI(LightningCLI):
+    """LightningCLI with a run folder around each run."""
+
+    def __init__(self, command: str, argv: list[str]) -> None:
+        self.command, self.given = command, Given(argv)
+        super().__init__(
+            LitBase, BaseDataModule, subclass_mode_model=True, subclass_mode_data=True, save_config_callback=None,
+            seed_everything_default=0, auto_configure_optimizers=False, parser_class=Parser,
+            parser_kwargs={command: {"default_config_files": [str(DEFAULTS)]}}, args=[command, *argv],
+        )  # fmt: skip
+
+    # ---- parsing ------------------------------------------------------------------------------------------------------
+
+    def subcommands(self) -> dict[str, set[str]]:
+        skip = {
+            "fit": {"train_dataloaders", "val_dataloaders"},
+            "validate": {"dataloaders", "verbose"},
+            "test": {"dataloaders", "verbose"},
+            "predict": {"dataloaders", "return_predictions"},
+        }[self.command]
+        return {self.command: {"model", "datamodule", "ckpt_path", "weights_only", *skip}}
+
+    def add_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
+        parser.add_argument("--run_dir", type=str, required=True, help="folder of the run: config, metrics, checkpoints")
+        parser.add_class_arguments(CheckpointConfig, "checkpoint")
+        parser.add_class_arguments(WandbConfig, "wandb")
+        if self.command == "fit":
+            parser.add_argument("--fresh", action="store_true", help="remove the run in run_dir and start anew")
+            parser.add_argument("--allow_changes", action="store_true", help="go on with a config that changes the mathematics")
+        else:
+            parser.add_argument("--ckpt_path", type=str, default="best", help="best, last or a file")
+        if self.command == "predict":
+            parser.add_argument("--format", type=Literal["csv", "parquet"], default="csv", help="of the table of predictions")
+        link(parser, self.given)
+
+    def parse_arguments(self, parser: LightningArgumentParser, args: Any) -> None:
+        try:
+            super().parse_arguments(parser, args)
+        except ArgumentError as error:
+            groups = {"trainer": Trainer, "model": LitBase, "data": BaseDataModule, "checkpoint": CheckpointConfig, "wandb": WandbConfig}
+            options: dict[str, Any] = {"run_dir": str, "seed_everything": bool | int}
+            options |= {"fresh": bool, "allow_changes": bool} if self.command == "fit" else {"ckpt_path": str, "format": str}
+            raise BadInput(explain(self.given, groups, options, str(error))) from None
+
+    def _parse_ckpt_path(self) -> None:
+        """A checkpoint never overrides the config (Lightning's would)."""
+
+    # ---- what is made of it -------------------------------------------------------------------------------------------
+
+    def instantiate_trainer(self, **kwargs: Any) -> Trainer:
+        self.run = RunFolder(self._get(self.config_init, "run_dir"))
+        self.datamodule.prepare()
+        self._dump_config()
+        self.resolved = {key: value for key, value in self.config_dump.items() if key not in NOT_CONFIG}
+        check_links(self.given, self.resolved)
+        args = dict(self._get(self.config_init, "trainer"))
+        return build_trainer(self.command, args, self.datamodule, self.run, self._get(self.config_init, "checkpoint"))
+
+    # ---- running ------------------------------------------------------------------------------------------------------
+
+    def fit(self, **_: Any) -> None:
+        options = self.config_init["fit"]
+        wandb = None if options.trainer.logger is False else options.wandb
+        run_fit(
+            self.trainer, self.model, self.datamodule, self.run, self.resolved, wandb,
+            fresh=options.fresh, allow_changes=options.allow_changes,
+        )  # fmt: skip
+
+    def validate(self, **_: Any) -> None:
+        evaluate(self.trainer, self.model, self.datamodule, self.run, "validate", self._weights())
+
+    def test(self, **_: Any) -> None:
+        evaluate(self.trainer, self.model, self.datamodule, self.run, "test", self._weights())
+
+    def predict(self, **_: Any) -> None:
+        predict(self.trainer, self.model, self.datamodule, self.run, self._weights(), self.config["predict"].format)
+
+    def _weights(self) -> Path:
+        return checkpoint_io.find(self.run.path, self.config[self.command].ckpt_path)
+
+
+def with_saved_config(argv: list[str]) -> list[str]:
+    """`--run_dir runs/gpt` alone stands for `--config runs/gpt/config.yaml --run_dir runs/gpt`."""
+    given = Given(argv)
+    if "run_dir" not in given.tree or any(word.split("=")[0] in ("--config", "-c") for word in argv):
+        return argv
+    config = Path(given.tree["run_dir"]) / "config.yaml"
+    if not config.is_file():
+        raise BadInput(f"{given.tree['run_dir']} is no run folder: it has no config.yaml")
+    return ["--config", str(config), *argv]
+
+
+def quiet() -> None:
+    """Keeps the terminal to what concerns the user."""
+    logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
+    logging.getLogger("lightning.fabric").setLevel(logging.ERROR)
+    for message in ("LightningCLI's args parameter", ".*does not have many workers", ".*is not resumable", ".*isinstance.treespec"):
+        warnings.filterwarnings("ignore", message=message)
+
+
+def main(argv: list[str]) -> int:
+    command, *words = argv
+    quiet()
+    if command != "fit" and not {"-h", "--help"} & set(words):
+        words = with_saved_config(words)
+    PipelineCLI(command, words)
+    return 0

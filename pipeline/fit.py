@@ -1,0 +1,114 @@
+"""A training run in its folder: new, continued, or already done."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from lightning.pytorch import Trainer
+from lightning.pytorch.utilities import rank_zero_only
+from rich.console import Console
+from rich.table import Table
+
+from datamodules.base import BaseDataModule
+from lit_models.base import LitBase, check_fits
+from pipeline import checkpoint_io, errors
+from pipeline.callbacks.checkpoints import Checkpoints
+from pipeline.callbacks.tracker import Tracker
+from pipeline.errors import BadInput
+from pipeline.run_folder import RunFolder
+from pipeline.tracking import MetricsFile, RunLogger, WandbConfig
+
+
+def run_fit(
+    trainer: Trainer, model: LitBase, data: BaseDataModule, run: RunFolder, config: Mapping[str, Any],
+    wandb: WandbConfig | None, *, fresh: bool, allow_changes: bool,
+) -> None:  # fmt: skip
+    """Trains to the end, from the newest checkpoint of the run folder where there is one.
+
+    Raises:
+        BadInput: the folder holds something else, or a run whose config differs in more than harmless ways.
+    """
+    first = rank_zero_only.rank == 0
+    if first:
+        run.refuse_strangers()
+    found = None if fresh else checkpoint_io.newest(run.checkpoints)
+    if found is not None:
+        check_fits(model, found[1]["state_dict"], found[0])
+        if first:
+            _compare(run, config, allow_changes)
+    done = found[1]["global_step"] if found else 0
+    if done >= trainer.max_steps and run.results.exists():
+        if first:
+            print(f"nothing left to train: {run.path} is at step {done} of {trainer.max_steps}; raise trainer.max_steps or use --fresh")
+        return
+    if first:
+        if fresh:
+            run.clear()
+        run.start(config)
+        pending = bool(found and _state(found[1], Checkpoints).get("val_pending"))
+        run.cut_metrics(done, validated=not pending) if found else run.metrics.unlink(missing_ok=True)
+    trainer.loggers = [MetricsFile(run), *([RunLogger(run, wandb, config)] if wandb else [])]
+    if first:
+        for logger in trainer.loggers[1:]:
+            logger.begin()  # type: ignore[attr-defined]
+        if found:
+            print(f"continuing {run.path} from step {done} ({found[0].name})")
+    errors.begin(run.path)
+    path = str(found[0]) if found else None
+    del found
+    trainer.fit(model, datamodule=data, ckpt_path=path, weights_only=True)
+    if first:
+        _report(trainer, run)
+    for logger in trainer.loggers:
+        if isinstance(logger, RunLogger):
+            logger.end(run)
+
+
+def _compare(run: RunFolder, config: Mapping[str, Any], allow_changes: bool) -> None:
+    harmless, refused = run.differences(config)
+    for line in harmless:
+        print(f"changed: {line}")
+    if refused and not allow_changes:
+        raise BadInput(
+            f"{run.path} was begun with another config: {'; '.join(refused)}. Go on all the same with --allow_changes,"
+            " start anew with --fresh, or choose another --run_dir"
+        )
+    for line in refused:
+        print(f"changed, as --allow_changes says: {line}")
+
+
+def _state(checkpoint: Mapping[str, Any], callback: type) -> dict[str, Any]:
+    states = checkpoint.get("callbacks", {})
+    return next((state for name, state in states.items() if name.startswith(callback.__qualname__)), {})
+
+
+def _report(trainer: Trainer, run: RunFolder) -> None:
+    """Writes results.json and tells the user how it went, where it is and what to do next."""
+    tracker = next(c for c in trainer.callbacks if isinstance(c, Tracker))  # type: ignore[attr-defined]
+    saved = next(c for c in trainer.callbacks if isinstance(c, Checkpoints))  # type: ignore[attr-defined]
+    unit = trainer.lightning_module.unit
+    best = {"step": saved.best_step, saved.monitor: saved.best_score} if saved.best_score is not None else None
+    run.write_results(
+        status="done", steps=trainer.global_step, seconds=round(tracker.seconds, 3), **{unit: tracker.units},
+        best=best, last=tracker.last,
+    )  # fmt: skip
+    table = Table(title=f"{run.path}: {trainer.global_step} steps in {tracker.seconds:.0f} s", title_justify="left")
+    table.add_column("metric")
+    table.add_column("last", justify="right")
+    for name, value in tracker.last.items():
+        if name.startswith(("train/loss", "val/")):
+            table.add_row(_words(name, trainer.lightning_module), f"{value:.4f}")
+    if best:
+        table.add_row(f"best {saved.monitor} (step {saved.best_step})", f"{saved.best_score:.4f}")
+    console = Console()
+    console.print(table)
+    print(f"run folder: {run.path}")
+    for logger in trainer.loggers:
+        if isinstance(logger, RunLogger) and logger.experiment.offline:
+            print(f"upload to W&B: {logger.upload_command()}   (look at it here: wandb leet {run.path}/wandb/latest-run)")
+    print(f"next: python -m pipeline {trainer.lightning_module.next_command.format(run_dir=run.path)}")
+
+
+def _words(name: str, module: LitBase) -> str:
+    if name.endswith("/loss"):
+        return f"{name} (nats per {module.counted})"
+    return name

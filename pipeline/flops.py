@@ -1,0 +1,29 @@
+"""What the machine can do: the yardstick for model FLOPs utilisation (MFU)."""
+
+import time
+
+import torch
+
+
+def peak_flops(device: torch.device, dtype: torch.dtype = torch.float32, seconds: float = 0.2) -> float:
+    """Floating-point operations per second of a large square matrix product, the best of several tries."""
+    size = 1024 if device.type == "cpu" else 8192
+    a, b = (torch.randn(size, size, device=device, dtype=dtype, generator=_generator(device)) for _ in range(2))
+    best, end = float("inf"), time.perf_counter() + seconds
+    torch.mm(a, b)
+    while time.perf_counter() < end:
+        _wait(device)
+        start = time.perf_counter()
+        torch.mm(a, b)
+        _wait(device)
+        best = min(best, time.perf_counter() - start)
+    return 2 * size**3 / best
+
+
+def _generator(device: torch.device) -> torch.Generator:
+    return torch.Generator(device).manual_seed(0)  # leaves the run's own random stream alone
+
+
+def _wait(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)

@@ -1,0 +1,148 @@
+"""The run folder: the one place where everything of a run goes, and what makes a second start a continuation."""
+
+import csv
+import importlib.metadata
+import io
+import json
+import os
+import shutil
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from pipeline.errors import BadInput
+
+HARMLESS = (
+    "run_dir", "checkpoint", "wandb", "data.init_args.cache_dir", "data.init_args.eval_batch_size",
+    "data.init_args.micro_batch_size", "data.init_args.num_workers", "model.init_args.compile", "trainer.accelerator",
+    "trainer.benchmark", "trainer.callbacks", "trainer.check_val_every_n_epoch", "trainer.detect_anomaly",
+    "trainer.deterministic", "trainer.devices", "trainer.enable_autolog_hparams", "trainer.enable_model_summary",
+    "trainer.enable_progress_bar", "trainer.limit_predict_batches", "trainer.limit_test_batches",
+    "trainer.limit_val_batches", "trainer.log_every_n_steps", "trainer.logger", "trainer.max_epochs",
+    "trainer.max_steps", "trainer.max_time", "trainer.num_nodes", "trainer.num_sanity_val_steps", "trainer.plugins",
+    "trainer.profiler", "trainer.strategy", "trainer.val_check_interval",
+)  # fmt: skip
+"""Keys that do not change the mathematics of a step: they may change when a run is continued."""
+
+
+def write_atomic(path: Path, text: str) -> None:
+    """Writes beside the target, syncs and renames: a reader sees the old file or the new one, never a part."""
+    beside = path.with_name(f".{path.name}.tmp")
+    try:
+        with open(beside, "w") as f:
+            f.write(text)
+            f.flush()
+            os.fsync(f.fileno())
+        os.replace(beside, path)
+    except BaseException:
+        beside.unlink(missing_ok=True)
+        raise
+
+
+def flatten(tree: Any, prefix: str = "") -> dict[str, Any]:
+    """{"a": {"b": 1}} -> {"a.b": 1}. Lists stay values."""
+    if not isinstance(tree, Mapping) or not tree:
+        return {prefix: tree}
+    return {k: v for key, sub in tree.items() for k, v in flatten(sub, f"{prefix}.{key}" if prefix else key).items()}
+
+
+class RunFolder:
+    """Files of a run: config.yaml, metrics.csv, results.json, checkpoints/, figures/, wandb/."""
+
+    def __init__(self, path: str | Path) -> None:
+        self.path = Path(path)
+        self.config = self.path / "config.yaml"
+        self.metrics = self.path / "metrics.csv"
+        self.results = self.path / "results.json"
+        self.checkpoints = self.path / "checkpoints"
+        self.figures = self.path / "figures"
+
+    def refuse_strangers(self) -> None:
+        """Raises BadInput where the folder exists and is no run's: nothing of anyone else's is written over."""
+        if self.path.exists() and not self.path.is_dir():
+            raise BadInput(f"run_dir {self.path} is a file; it must be a folder, or not exist yet")
+        if self.path.is_dir() and any(self.path.iterdir()) and not self.config.exists():
+            raise BadInput(f"run_dir {self.path} holds other files and no config.yaml of a run: choose another --run_dir")
+
+    def differences(self, config: Mapping[str, Any]) -> tuple[list[str], list[str]]:
+        """(harmless, refused) changes `key: old -> new` of the config against the one the run was started with."""
+        if not self.config.exists():
+            return [], []
+        old, new = flatten(yaml.safe_load(self.config.read_text())), flatten(config)
+        changed = [key for key in {**old, **new} if old.get(key) != new.get(key)]
+        harmless = [key for key in changed if any(key == h or key.startswith(f"{h}.") for h in HARMLESS)]
+        lines = {key: f"{key}: {old.get(key, 'absent')} -> {new.get(key, 'absent')}" for key in changed}
+        return [lines[k] for k in harmless], [lines[k] for k in changed if k not in harmless]
+
+    def start(self, config: Mapping[str, Any]) -> None:
+        """Makes the folder and writes the whole resolved config, nulls kept."""
+        for folder in (self.path, self.checkpoints, self.figures):
+            folder.mkdir(parents=True, exist_ok=True)
+        for stale in self.checkpoints.glob(".*.tmp"):
+            stale.unlink(missing_ok=True)
+        self.results.unlink(missing_ok=True)
+        (self.path / "error.txt").unlink(missing_ok=True)
+        write_atomic(self.config, yaml.safe_dump(dict(config), sort_keys=False))
+
+    def clear(self) -> None:
+        """Removes the run (`--fresh`)."""
+        if self.path.is_dir():
+            shutil.rmtree(self.path)
+
+    def cut_metrics(self, step: int, validated: bool) -> None:
+        """Drops the rows that a run continued from `step` will write again: later ones, and step's own validation row
+        unless it is already behind."""
+        if not self.metrics.exists():
+            return
+        with open(self.metrics, newline="") as f:
+            reader = csv.DictReader(f)
+            columns = list(reader.fieldnames or [])
+            rows = [row for row in reader if _keep(row, step, validated)]
+        write_atomic(self.metrics, to_csv(columns, rows))
+
+    def rows(self) -> list[dict[str, float]]:
+        """The rows of metrics.csv, empty cells left out."""
+        if not self.metrics.exists():
+            return []
+        with open(self.metrics, newline="") as f:
+            return [{k: float(v) for k, v in row.items() if v not in (None, "")} for row in csv.DictReader(f)]
+
+    def wandb_id(self) -> str:
+        """The id of the run's W&B run: one for the folder's life."""
+        path = self.path / "wandb" / "run_id"
+        if path.exists() and (found := path.read_text().strip()):
+            return found
+        import secrets
+
+        path.parent.mkdir(exist_ok=True)
+        made = secrets.token_hex(4)
+        write_atomic(path, made)
+        return made
+
+    def write_results(self, **results: Any) -> None:
+        """Merges into results.json."""
+        old = json.loads(self.results.read_text()) if self.results.exists() else {}
+        packages = ("lightning", "torch", "torchmetrics", "datasets", "tokenizers", "wandb")
+        versions = {name: importlib.metadata.version(name) for name in packages}
+        command = "python -m pipeline " + " ".join(sys.argv[1:])
+        write_atomic(self.results, json.dumps({**old, **results, "versions": versions, "command": command}, indent=2) + "\n")
+
+
+def _keep(row: Mapping[str, str], step: int, validated: bool) -> bool:
+    try:
+        at = int(row["step"])
+    except (KeyError, TypeError, ValueError):  # a line that a kill cut short
+        return False
+    is_validation = any(name.startswith("val/") and value for name, value in row.items() if name)
+    return at < step or (at == step and (validated or not is_validation))
+
+
+def to_csv(columns: list[str], rows: list[Mapping[str, Any]] | list[dict[str, Any]]) -> str:
+    text = io.StringIO()
+    writer = csv.DictWriter(text, columns, extrasaction="ignore", lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    return text.getvalue()
