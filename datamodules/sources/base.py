@@ -102,7 +102,7 @@ def digest(*parts: object) -> str:
     return total.hexdigest()
 
 
-class readable:  # noqa: N801 - reads as a statement: `with readable(path):`
+class readable:  # small letters: it is read as a statement, `with readable(path):`
     """Turns an OSError on `path` into a ValueError of one line (FileNotFoundError where it is missing)."""
 
     def __init__(self, path: Path) -> None:

@@ -20,10 +20,10 @@ DUMP = "enwiki-latest-pages-articles1.xml-p000000010p000030302-shortened.bz2"
 CLEANING = 1  # raise it with every change of the cleaning below: cached tokens of the old text are then not reused
 
 # An article ends where its apparatus begins.
-APPARATUS = frozenset(
-    "references|external links|see also|further reading|notes|bibliography|footnotes|sources|citations"
-    "|notes and references|publications|gallery".split("|")
-)
+APPARATUS = {
+    *("references", "notes and references", "notes", "footnotes", "citations", "sources", "bibliography"),
+    *("external links", "see also", "further reading", "publications", "gallery"),
+}
 MIN_PARAGRAPH = 80  # characters; shorter lines are captions and leftovers of templates
 MIN_PARAGRAPHS = 3
 
@@ -34,9 +34,7 @@ NOT_PROSE = re.compile(
     re.S | re.I,
 )
 TAG = re.compile(r"<[^>]+>")
-MEDIA = re.compile(
-    r"\[\[(?:File|Image|Category|[a-z]{2,3}(?:-[a-z]+)?):[^\[\]]*(?:\[\[[^\[\]]*\]\][^\[\]]*)*\]\]", re.I
-)
+MEDIA = re.compile(r"\[\[(?:File|Image|Category|[a-z]{2,3}(?:-[a-z]+)?):[^\[\]]*(?:\[\[[^\[\]]*\]\][^\[\]]*)*\]\]", re.I)
 LINK = re.compile(r"\[\[(?:[^\[\]|]*\|)?([^\[\]|]*)\]\]")
 LABELLED_URL = re.compile(r"\[https?://\S+\s+([^\]]*)\]")
 URL = re.compile(r"\[https?://\S+\]|https?://\S+")

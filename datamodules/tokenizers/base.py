@@ -114,7 +114,7 @@ class Tokenizer(ABC):
         return b"".join(parts).decode("utf-8", errors="replace")
 
     def token_bytes(self) -> np.ndarray:
-        """(V,) int64: how many bytes of text each id stands for, 0 for special tokens; turns nats per token into bits per byte."""
+        """(V,) int64: how many bytes of text each id stands for, 0 for special tokens; for bits per byte."""
         return np.array([0 if self._is_special(i) else len(b) for i, b in enumerate(self._table)], dtype=np.int64)
 
     def to_json(self) -> str:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
-import os
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
@@ -26,8 +24,8 @@ class BPETokenizer(Tokenizer):
     """The special tokens, the 256 bytes, then merges of GPT-2's pre-tokens until `vocab_size`, or until no pair occurs twice.
 
     The most frequent pair is merged next; of equally frequent ones, that with the lowest ids: bytes in the order of GPT-2's
-    stand-in characters (so `!` to `~` as in ASCII, space after them), then merges in the order they were learned. Neither the order of the
-    documents nor hashing has a say. A small text gives fewer ids than `vocab_size`.
+    stand-in characters (so `!` to `~` as in ASCII, space after them), then merges in the order they were learned. Neither the
+    order of the documents nor hashing has a say. A small text gives fewer ids than `vocab_size`.
 
     `path` names a saved tokenizer, or a `tokenizer.json` of byte-level BPE in Hugging Face's format such as GPT-2's. The file
     then decides everything: `vocab_size` and `special_tokens` are not looked at.
@@ -70,8 +68,7 @@ class BPETokenizer(Tokenizer):
             initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
             show_progress=False,
         )
-        with parallel():
-            backend.train_from_iterator((piece for text in texts for piece in self.pieces(text)), trainer)
+        backend.train_from_iterator((piece for text in texts for piece in self.pieces(text)), trainer)
         self._model = json.loads(backend.to_str())
 
     @property
@@ -82,8 +79,7 @@ class BPETokenizer(Tokenizer):
         return self.encode_batch([text])[0]
 
     def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
-        with parallel():
-            return [e.ids for e in self._backend.encode_batch_fast(texts, add_special_tokens=False)]
+        return [e.ids for e in self._backend.encode_batch_fast(texts, add_special_tokens=False)]
 
     def pieces(self, text: str) -> Iterator[str]:
         start = 0
@@ -157,33 +153,6 @@ def checked(model: dict[str, Any]) -> dict[str, Any]:
     if not any(p["type"] == "ByteLevel" for p in splitter.get("pretokenizers", [splitter]) if p):
         raise ValueError("its pre_tokenizer is not ByteLevel")
     return {**model, "truncation": None, "padding": None, "post_processor": None}
-
-
-@contextlib.contextmanager
-def parallel() -> Iterator[None]:
-    """All cores inside, one outside: with it left on, a fork (a loader's worker) prints a warning, and hangs where it encodes.
-
-    A fork stays on one core, for it has no copy of the threads. What the user set in the environment holds.
-    """
-    if not ours:
-        yield
-        return
-    os.environ[SWITCH] = "true"
-    try:
-        yield
-    finally:
-        os.environ[SWITCH] = "false"
-
-
-def stay_on_one_core() -> None:
-    global ours
-    if ours:
-        os.environ[SWITCH], ours = "false", False
-
-
-SWITCH = "TOKENIZERS_PARALLELISM"
-ours = SWITCH not in os.environ
-os.register_at_fork(after_in_child=stay_on_one_core)
 
 
 def byte_of() -> dict[str, int]:

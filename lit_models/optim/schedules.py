@@ -1,7 +1,7 @@
 """Learning-rate schedules, each called with the optimizer and the run's number of optimizer steps.
 
-Every class has a pure `factor(step, total_steps, ...)`: what update `step + 1` multiplies each group's learning rate by,
-for step 0, 1, ..., total_steps - 1, as a figure may draw it. Warm-up is linear, (step + 1) / warmup_steps, so the first
+Every class has a pure `factor(step, total_steps, ...)`, fit for a figure: what each group's learning rate is multiplied
+by in update `step + 1`, for step 0, 1, ..., total_steps - 1. Warm-up is linear, (step + 1) / warmup_steps, so the first
 update is not spent at 0 (nanoGPT's convention); its last step is the peak, 1. What falls, falls from the step after the
 peak and ends exactly at step total_steps - 1. A warm-up longer than the run is cut off with it.
 
@@ -142,9 +142,7 @@ class StepDecay(_Schedule):
         super().__init__(optimizer, partial(self.factor, **options))
 
     @staticmethod
-    def factor(
-        step: int, total_steps: int, *, milestones: list[float], gamma: float = 0.1, warmup_steps: int = 0
-    ) -> float:
+    def factor(step: int, total_steps: int, *, milestones: list[float], gamma: float = 0.1, warmup_steps: int = 0) -> float:
         """Factor of update `step + 1`."""
         passed = sum(step >= round(m * total_steps) for m in milestones)
         return _warmup(step, warmup_steps) * gamma**passed

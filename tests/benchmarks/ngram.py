@@ -79,7 +79,7 @@ class NGram:
         if not any(documents):
             raise ValueError("no bytes to train on")
         self.top, self.lower = [], []  # per order: as the highest of its model, and below a higher one
-        longest = ngrams(documents, order)
+        longest = above = ngrams(documents, order)
         for n in range(order, 0, -1):
             grams, counts = np.unique(longest & _mask(n), return_counts=True)
             self.top.insert(0, Level(grams, counts, smoothing))
@@ -87,7 +87,7 @@ class NGram:
                 if smoothing == "kneser-ney":  # in how many contexts was it seen, not how often
                     grams, counts = np.unique(above & _mask(n), return_counts=True)
                 self.lower.insert(0, Level(grams, counts, smoothing))
-            above = self.top[0].grams
+            above = self.top[0].grams  # the distinct n-grams, for the order below
 
     def probabilities(self, grams: np.ndarray) -> np.ndarray:
         """Probability of the last byte of each n-gram (of the highest order), (order, grams): a row for each order."""

@@ -3,6 +3,7 @@
 import math
 import random
 from collections import Counter, defaultdict
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -93,6 +94,6 @@ def test_bad_arguments_are_refused(documents: list[bytes], order: int, message: 
         NGram(documents, order)
 
 
-def test_a_file_is_cut_after_nine_tenths(tmp_path) -> None:  # noqa: ANN001
+def test_a_file_is_cut_after_nine_tenths(tmp_path: Path) -> None:
     (tmp_path / "text.txt").write_text("ä" * 9 + "b", encoding="utf-8")
     assert load(str(tmp_path / "text.txt")) == (["ä".encode() * 9], [b"b"])

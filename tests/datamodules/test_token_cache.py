@@ -51,7 +51,9 @@ def test_a01_ids_are_read_back_as_written(tmp_path, size, dtype):
     assert isinstance(tokens, np.memmap) and not tokens.flags.writeable
 
 
-@pytest.mark.parametrize(("size", "bad"), [(65_536, 65_536), (65_536, 70_000), (65_536, -1), (70_000, 70_000), (70_000, 1 << 32)])
+@pytest.mark.parametrize(
+    ("size", "bad"), [(65_536, 65_536), (65_536, 70_000), (65_536, -1), (70_000, 70_000), (70_000, 1 << 32)]
+)
 def test_a01_an_id_that_does_not_fit_is_an_error(tmp_path, size, bad):
     with pytest.raises(ValueError, match=rf"document 1: id {bad} is outside the vocabulary of {size}"):
         encode_split(["1 2", f"3 {bad}"], Numbers(size), tmp_path / "a.npy")

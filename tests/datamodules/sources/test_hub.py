@@ -1,8 +1,8 @@
 import json
 
+import datasets
 import pytest
 
-import datasets
 from datamodules.sources.hub import HubText
 from datamodules.sources.stdlib import StdlibDocs
 
@@ -52,7 +52,7 @@ def test_json_lines_with_a_column_called_text(tmp_path, texts):
 
 
 def test_missing_column_lists_the_columns(tmp_path, texts):
-    with pytest.raises(ValueError, match="no column 'text': its columns are label, body"):
+    with pytest.raises(ValueError, match=r"no column 'text': its columns are label, body"):
         HubText(write(tmp_path / "set", train=texts)).load()
 
 

@@ -184,7 +184,7 @@ def test_a_wrong_file_is_named(foreign, tmp_path):
 
 
 def test_forks_after_training_are_silent():
-    """Hugging Face's library warns at every fork after it used its threads, and would hang if it used them there."""
+    """A loader's worker has no copy of the library's threads: it must not wait for them, nor warn at every start."""
     script = (
         "import os\nfrom datamodules.tokenizers.bpe import BPETokenizer\n"
         "t = BPETokenizer(300); t.train(['some text', 'other text'] * 500); t.encode_batch(['some text'] * 500)\n"

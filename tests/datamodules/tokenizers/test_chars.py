@@ -22,7 +22,8 @@ def test_sorted_distinct_characters():
 
 def test_t03_unseen_character_is_named_with_its_place():
     tokenizer = trained(["abc"])
-    for text, message in [("abxé", "'x' at position 2"), ("\U0001f600", "at position 0"), ("ab\udcff", r"'\\udcff' at position 2")]:
+    faults = {"abxé": "'x' at position 2", "\U0001f600": "at position 0", "ab\udcff": r"'\\udcff' at position 2"}
+    for text, message in faults.items():
         with pytest.raises(ValueError, match=rf"{message} is not among the 3 .* add \[UNK\]"):
             tokenizer.encode(text)
 

@@ -63,7 +63,7 @@ def test_newton_schulz_maps_singular_values_and_keeps_vectors(shape: tuple[int, 
     for _ in range(5):
         s = 3.4445 * s - 4.7750 * s**3 + 2.0315 * s**5
     assert torch.allclose(orthogonalize(matrix), u @ torch.diag(s) @ vt, atol=1e-12)
-    assert 0.68 < s.min() and s.max() < 1.14
+    assert s.min() > 0.68 and s.max() < 1.21
 
 
 def test_orthogonalize_by_hand() -> None:

@@ -123,7 +123,9 @@ def test_a_resumed_run_of_another_length_follows_the_new_length(schedule: Any, o
 
 
 def test_the_state_holds_no_shape() -> None:
-    states = [WarmupCosine(optimizer(), n, warmup_steps=w, min_ratio=r).state_dict() for n, w, r in [(10, 1, 0.1), (99, 0, 0.5)]]
+    states = [
+        WarmupCosine(optimizer(), n, warmup_steps=w, min_ratio=r).state_dict() for n, w, r in [(10, 1, 0.1), (99, 0, 0.5)]
+    ]
     assert states[0] == states[1]
     assert copy.deepcopy(WarmupCosine(optimizer(), 10)).get_last_lr() == [1.0, 0.25]
 
@@ -155,7 +157,10 @@ def parser() -> ArgumentParser:
 
 @pytest.mark.parametrize(("schedule", "options"), SCHEDULES)
 def test_a_yaml_names_it(schedule: Any, options: dict[str, Any]) -> None:
-    block = {"class_path": f"lit_models.optim.schedules.{schedule.__name__}", "init_args": {"warmup_steps": 100, **options}}
+    block = {
+        "class_path": f"lit_models.optim.schedules.{schedule.__name__}",
+        "init_args": {"warmup_steps": 100, **options},
+    }
     made = parser().instantiate(parser().parse_object({"schedule": block})).schedule(optimizer(), 1000)
     assert type(made) is schedule
     assert made.get_last_lr() == [0.01, 0.0025]
