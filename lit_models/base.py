@@ -59,6 +59,7 @@ class LitBase(LightningModule):
         self.net, self.init_from, self.compile_net = net, init_from, compile
         self._optimizer_factory, self._scheduler_factory = optimizer, lr_scheduler
         self.assets: dict[str, Any] = {}
+        self._loaded_hparams: dict[str, Any] = {}
         self._window: Tensor | None = None  # (2,) loss sum and count of the optimizer step under way, this rank
         self._last: dict[str, Tensor | float] = {}  # of the last optimizer step, all ranks
         self._evaluated: list[dict[str, tuple[Tensor, Tensor]]] = []
@@ -184,14 +185,15 @@ class LitBase(LightningModule):
     # ---- checkpoints --------------------------------------------------------------------------------------------------
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        datamodule = getattr(self.trainer, "datamodule", None)
+        datamodule = getattr(self._trainer, "datamodule", None)
         checkpoint["assets"] = datamodule.assets() if datamodule is not None else self.assets
-        hparams = checkpoint.get("hyper_parameters", {})
-        plain = {name: value for name, value in hparams.items() if _is_plain(value)}
-        checkpoint["hyper_parameters"] = {**plain, "init_from": None}  # the weights are in here: nothing else is needed
+        plain = {name: value for name, value in checkpoint.get("hyper_parameters", {}).items() if _is_plain(value)}
+        # Loaded outside the runner, the module holds objects where the checkpoint had their arguments: those are kept.
+        checkpoint["hyper_parameters"] = {**self._loaded_hparams, **plain, "init_from": None}
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         self.assets = checkpoint.get("assets", {})
+        self._loaded_hparams = checkpoint.get("hyper_parameters", {})
 
 
 def _is_plain(value: Any) -> bool:

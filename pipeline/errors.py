@@ -33,8 +33,8 @@ def begin(run_dir: Path) -> None:
 
 
 def reason(error: BaseException) -> str:
-    """The innermost cause on one line."""
-    while error.__cause__ is not None:
+    """What was said, on one line; where a parser only wrapped it, what was said first."""
+    while error.__cause__ is not None and "compute_fn of link" in str(error):
         error = error.__cause__
     text = " ".join(str(error).split()) or type(error).__name__
     if isinstance(error, OSError) and error.strerror:

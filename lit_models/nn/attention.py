@@ -143,9 +143,7 @@ def _allowed(q: Tensor, k: Tensor, mask: Tensor | None, is_causal: bool) -> Bool
 @lru_cache(maxsize=16)
 def _causal_bias(length: int, source: int, dtype: torch.dtype) -> Float[Tensor, "T S"]:
     """0 where query t may attend, the lowest number elsewhere; on the CPU, kept because every layer and step asks for it."""
-    with torch.inference_mode(False):
-        lowest = torch.full((length, source), torch.finfo(dtype).min, dtype=dtype, device="cpu")
-        return lowest.triu(source - length + 1)
+    return torch.full((length, source), torch.finfo(dtype).min, dtype=dtype, device="cpu").triu(source - length + 1)
 
 
 def _weights(q: Tensor, k: Tensor, mask: Tensor | None, is_causal: bool) -> Float[Tensor, "B H T S"]:

@@ -81,7 +81,12 @@ def test_equality_with_gpt2_fails_when_one_weight_is_changed(pair, name):
 
 @pytest.mark.parametrize(
     "size,count",
-    [((12, 12, 768), 124_439_808), ((24, 16, 1024), 354_823_168), ((36, 20, 1280), 774_030_080), ((48, 25, 1600), 1_557_611_200)],
+    [
+        ((12, 12, 768), 124_439_808),
+        ((24, 16, 1024), 354_823_168),
+        ((36, 20, 1280), 774_030_080),
+        ((48, 25, 1600), 1_557_611_200),
+    ],
 )
 def test_published_parameter_counts(size, count):
     with torch.device("meta"):
