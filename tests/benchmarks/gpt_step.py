@@ -6,7 +6,8 @@ The size of configs/gpt_char.yaml: vocabulary 65, context 64, batch 12, 4 layers
 forward, loss, backward, clipping at 1.0, AdamW, zero_grad, on the same random batches. All rows live in one
 process with the same allocator settings (the system's, unless MALLOC_* is set outside) and alternate: every round runs
 `steps` steps of each row, in turn forwards and backwards, so that a slow spell of the machine meets all of them alike.
-A ratio is the median over rounds of row / first row. This measures the network, loss and optimizer, not the runner.
+A round counts by the median of its
+steps; a ratio is the median over rounds of row / first row. This measures the network, loss and optimizer, not the runner.
 
 nanoGPT asks for fused AdamW on CUDA only, so "AdamW" is torch's default here; "fused" gives it ours.
 Source: https://github.com/karpathy/nanoGPT, model.py and train.py, written anew.
@@ -145,11 +146,13 @@ def main() -> None:
     losses: dict[str, float] = {}
     for number in range(-3, args.rounds):  # three rounds warm up
         for name, row in list(table.items())[:: 1 if number % 2 else -1]:
-            start = time.perf_counter()
+            seconds = []
             for ids, labels in batches:
+                start = time.perf_counter()
                 losses[name] = row.step(ids, labels)
+                seconds.append(time.perf_counter() - start)
             if number >= 0:
-                times[name].append((time.perf_counter() - start) / args.steps)
+                times[name].append(statistics.median(seconds))
     settings = {k: v for k, v in os.environ.items() if k.startswith("MALLOC_") or k == "LD_PRELOAD"}
     print(
         f"torch {torch.__version__}, {torch.get_num_threads()} threads of {os.cpu_count()} cores, "
