@@ -42,7 +42,8 @@ class BaseDataModule(LightningDataModule):
         self.batch_size, self.micro_batch_size = batch_size, micro_batch_size
         self.eval_batch_size = eval_batch_size or micro_batch_size or batch_size
         self.num_workers, self.seed = num_workers, seed
-        self.max_train_steps_per_epoch: int | float | None = None  # trainer.limit_train_batches, set by the runner
+        # The trainer's limit_*_batches, set by the runner: an int counts global batches, a float is a share.
+        self.limits: dict[str, int | float | None] = {}
 
     @abstractmethod
     def prepare(self) -> None:
@@ -73,11 +74,7 @@ class BaseDataModule(LightningDataModule):
                 f"the train split has {num_samples} samples, fewer than one global batch: data.init_args.batch_size"
                 f" {self.batch_size} must be at most {num_samples}"
             )
-        steps = num_samples // self.batch_size
-        limit = self.max_train_steps_per_epoch
-        if limit is None:
-            return steps
-        return max(1, min(steps, limit if isinstance(limit, int) else int(steps * limit)))
+        return _limited(num_samples // self.batch_size, self.limits.get("train"))
 
     def accumulation(self, world_size: int) -> int:
         """Micro-batches per optimizer step on each of `world_size` ranks.
@@ -111,9 +108,11 @@ class BaseDataModule(LightningDataModule):
     def _eval_dataloader(self, split: str) -> DataLoader[Any]:
         assert self.trainer is not None
         dataset = self.dataset(split)
+        num_batches = _limited(-(-len(dataset) // self.eval_batch_size), self.limits.get(split))
         order = EvalOrder(
-            len(dataset), batch_size=self.eval_batch_size, rank=self.trainer.global_rank, world_size=self.trainer.world_size
-        )
+            min(len(dataset), num_batches * self.eval_batch_size), batch_size=self.eval_batch_size,
+            rank=self.trainer.global_rank, world_size=self.trainer.world_size,
+        )  # fmt: skip
         return DataLoader(dataset, sampler=order, batch_size=None, num_workers=self.num_workers)  # type: ignore[arg-type]
 
     def val_dataloader(self) -> DataLoader[Any]:
@@ -124,3 +123,9 @@ class BaseDataModule(LightningDataModule):
 
     def predict_dataloader(self) -> DataLoader[Any]:
         return self._eval_dataloader("test")
+
+
+def _limited(count: int, limit: int | float | None) -> int:
+    if limit is None:
+        return count
+    return max(1, min(count, limit if isinstance(limit, int) else int(count * limit)))

@@ -91,6 +91,22 @@ class LitBase(LightningModule):
         if self.compile_net:
             self.net.compile()
 
+    def on_train_start(self) -> None:
+        if self._loaded_hparams.get("optimizer", self.hparams.get("optimizer")) == self.hparams.get("optimizer"):
+            return
+        # Continued with another optimizer config: the restored state brought the old rates and options back.
+        for optimizer, scheduler in zip(self.trainer.optimizers, self._schedulers(), strict=True):
+            made = self._optimizer_factory(param_groups(self.net))
+            for group, new in zip(optimizer.param_groups, made.param_groups, strict=True):
+                group |= {key: value for key, value in new.items() if key not in ("params", "param_names")}
+                group["initial_lr"] = new["lr"]
+            if scheduler is not None:
+                scheduler.base_lrs = [group["initial_lr"] for group in optimizer.param_groups]
+                scheduler.load_state_dict(scheduler.state_dict())  # sets the groups' rates for its step
+
+    def _schedulers(self) -> list[LRScheduler | None]:
+        return [config.scheduler for config in self.trainer.lr_scheduler_configs] or [None]
+
     def training_step(self, batch: Any, batch_idx: int) -> Tensor:
         # Dropout is a function of (seed, micro-batch, rank), so that a resumed run needs no stored random state.
         seed = int(os.environ.get("PL_GLOBAL_SEED", 0))
@@ -116,7 +132,7 @@ class LitBase(LightningModule):
         grads = [p.grad for group in optimizer.param_groups for p in group["params"] if p.grad is not None]
         torch._foreach_mul_(grads, scale)
         norm = nn.utils.get_total_norm(grads)
-        self._last = {"loss": total / count, "grad_norm": norm, "lr": optimizer.param_groups[0]["lr"]}
+        self._last = {"loss": total / count.clamp(min=1), "grad_norm": norm, "lr": optimizer.param_groups[0]["lr"]}
         if not count.is_cuda and not count:  # on a GPU this would wait for the device: there the gradients are merely zero
             for p in self.parameters():
                 p.grad = None
@@ -197,11 +213,12 @@ class LitBase(LightningModule):
 
 
 def _is_plain(value: Any) -> bool:
-    if isinstance(value, Mapping):
-        return all(_is_plain(v) for v in value.values())
-    if isinstance(value, list | tuple):
-        return all(_is_plain(v) for v in value)
-    return value is None or isinstance(value, str | int | float | bool)
+    """By exact type: a subclass (an enum that is a str, a numpy float) is pickled as its own class."""
+    if type(value) is dict:
+        return all(_is_plain(part) for pair in value.items() for part in pair)
+    if type(value) in (list, tuple):
+        return all(_is_plain(part) for part in value)
+    return value is None or type(value) in (str, int, float, bool)
 
 
 def check_fits(module: nn.Module, state: Mapping[str, Tensor], path: str | Path) -> None:

@@ -190,8 +190,8 @@ def quiet() -> None:
     """Keeps the terminal to what concerns the user."""
     logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
     logging.getLogger("lightning.fabric").setLevel(logging.ERROR)
-    for message in ("LightningCLI's args parameter", ".*does not have many workers", ".*is not resumable", ".*isinstance.treespec"):
-        warnings.filterwarnings("ignore", message=message)
+    for noise in ("LightningCLI's args parameter", "`broadcast_buffers`", ".*isinstance.treespec", "It is recommended to use .*sync_dist"):
+        warnings.filterwarnings("ignore", message=noise)
 
 
 def main(argv: list[str]) -> int:

@@ -43,12 +43,15 @@ def build_trainer(
     args["plugins"] = [*(plugins if isinstance(plugins, list) else [plugins]), AtomicCheckpointIO()]
     callbacks = args["callbacks"] or []
     user_callbacks = callbacks if isinstance(callbacks, list) else [callbacks]
+    predicted = "limit_predict_batches" if command == "predict" else "limit_test_batches"
+    limited = {"train": "limit_train_batches", "validation": "limit_val_batches", "test": predicted}
+    data.limits = {split: args[name] for split, name in limited.items()}
+    args |= {name: None for name in limited.values() if args[name] != 0}  # Lightning would count each rank's own batches
     if command != "fit":
         args |= {"callbacks": user_callbacks, "logger": False, "max_steps": -1, "max_epochs": 1, "val_check_interval": 1.0}
         args["enable_checkpointing"] = False
         return Trainer(**args)
 
-    data.max_train_steps_per_epoch = args["limit_train_batches"]
     per_epoch = data.steps_per_epoch
     total = _total_steps(args, per_epoch)
     interval = _validation_interval(args, per_epoch)
@@ -66,7 +69,6 @@ def build_trainer(
         "max_epochs": -1,
         "check_val_every_n_epoch": None,
         "val_check_interval": interval,
-        "limit_train_batches": 1.0,
     }
     trainer = Trainer(**args)
     accumulation = data.accumulation(trainer.num_devices * trainer.num_nodes)

@@ -2,12 +2,12 @@
 
     python -m tests.benchmarks.gpt_step [--threads 2] [--rounds 40] [--steps 5]
 
-The size of configs/gpt_char.yaml: vocabulary 65, context 64, batch 12, 4 layers, 4 heads, 128 wide, dropout 0. A step is
-forward, loss, backward, clipping at 1.0, AdamW, zero_grad, on the same random batches. All rows live in one
-process with the same allocator settings (the system's, unless MALLOC_* is set outside) and alternate: every round runs
-`steps` steps of each row, in turn forwards and backwards, so that a slow spell of the machine meets all of them alike.
-A round counts by the median of its
-steps; a ratio is the median over rounds of row / first row. This measures the network, loss and optimizer, not the runner.
+The size of configs/gpt_char.yaml: vocabulary 65, context 64, batch 12, 4 layers, 4 heads, 128 wide, dropout 0. A step
+is forward, loss, backward, clipping at 1.0, AdamW, zero_grad, on the same random batches. All rows live in one process
+with the same allocator settings (the system's, unless MALLOC_* is set outside) and alternate: every round runs `steps`
+steps of each row, in turn forwards and backwards, so that a slow spell of the machine meets all of them alike. A round
+counts by the median of its steps; a ratio is the median over rounds of row / first row. This measures the network, loss
+and optimizer, not the runner.
 
 nanoGPT asks for fused AdamW on CUDA only, so "AdamW" is torch's default here; "fused" gives it ours.
 Source: https://github.com/karpathy/nanoGPT, model.py and train.py, written anew.

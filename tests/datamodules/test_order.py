@@ -218,7 +218,10 @@ def test_d06_a_datamodule_evaluates_each_sample_once(world_size):
     assert sorted(len(b["indices"]) for b in batches) == [3, 6, 6, 6]
 
 
-@pytest.mark.parametrize(("world_size", "micro", "message"), [(3, None, "8 is not a multiple of 3 devices"), (4, 4, "4 devices x micro_batch_size 4")])
+@pytest.mark.parametrize(
+    ("world_size", "micro", "message"),
+    [(3, None, "8 is not a multiple of 3 devices"), (4, 4, "4 devices x micro_batch_size 4")],
+)
 def test_a_batch_that_cannot_be_shared_out_is_refused(world_size, micro, message):
     with pytest.raises(ValueError, match=message):
         Data(BATCH, micro).accumulation(world_size)
@@ -227,8 +230,17 @@ def test_a_batch_that_cannot_be_shared_out_is_refused(world_size, micro, message
 @pytest.mark.parametrize(("limit", "steps"), [(None, 5), (1.0, 5), (0.5, 2), (3, 3), (9, 5), (0.01, 1)])
 def test_an_epoch_can_be_cut_short(limit, steps):
     data = Data(4)
-    data.max_train_steps_per_epoch = limit
+    data.limits = {"train": limit}
     assert data.steps_per_epoch == steps
+
+
+@pytest.mark.parametrize(("limit", "num_samples"), [(None, 21), (1.0, 21), (2, 12), (0.5, 12), (9, 21), (0.01, 6)])
+@pytest.mark.parametrize("world_size", [1, 2, 3])
+def test_d06_an_evaluation_cut_short_is_the_same_on_any_number_of_ranks(world_size, limit, num_samples):
+    data = Data(BATCH, eval_batch_size=6)
+    data.limits = {"validation": limit, "test": 1}
+    batches = [b for rank in range(world_size) for b in data.on(rank, world_size).val_dataloader()]
+    assert sorted(i for b in batches for i in b["indices"].tolist()) == list(range(num_samples))
 
 
 def test_fewer_samples_than_a_batch_are_refused():
