@@ -238,10 +238,13 @@ def load_weights(module: nn.Module, path: str | Path) -> None:
 
     Raises:
         FileNotFoundError: no such file.
-        ValueError: it is the checkpoint of another model.
+        ValueError: it cannot be read, or is the checkpoint of another model.
     """
     if not Path(path).is_file():
         raise FileNotFoundError(f"init_from: no checkpoint at {path}")
-    state = torch.load(path, map_location="cpu", weights_only=True)["state_dict"]
+    try:
+        state = torch.load(path, map_location="cpu", weights_only=True)["state_dict"]
+    except Exception as error:  # whatever a torn file or another kind of file makes torch say
+        raise ValueError(f"init_from: {path} is not a readable checkpoint: {' '.join(str(error).split())[:200]}") from None
     check_fits(module, state, path)
     module.load_state_dict(state)

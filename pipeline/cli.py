@@ -17,7 +17,7 @@ from pipeline import checkpoint_io
 from pipeline.config import DEFAULTS, Given, annotation, find_class, parameters
 from pipeline.errors import BadInput
 from pipeline.evaluate import evaluate, predict
-from pipeline.explain import explain
+from pipeline.explain import explain, unknown_key
 from pipeline.fit import run_fit
 from pipeline.run_folder import RunFolder
 from pipeline.tracking import WandbConfig
@@ -130,12 +130,15 @@ class PipelineCLI(LightningCLI):
         link(parser, self.given)
 
     def parse_arguments(self, parser: LightningArgumentParser, args: Any) -> None:
+        groups = {"trainer": Trainer, "model": LitBase, "data": BaseDataModule, "checkpoint": CheckpointConfig, "wandb": WandbConfig}
+        options: dict[str, Any] = {"run_dir": str, "seed_everything": bool | int}
+        options |= {"fresh": bool, "allow_changes": bool} if self.command == "fit" else {"ckpt_path": str, "format": str}
+        options |= {"print_config": str, "help": bool, "h": bool}
+        if fault := unknown_key(self.given, [*groups, *options]):  # the parser lets an unknown key with nothing in it pass
+            raise BadInput(fault)
         try:
             super().parse_arguments(parser, args)
         except ArgumentError as error:
-            groups = {"trainer": Trainer, "model": LitBase, "data": BaseDataModule, "checkpoint": CheckpointConfig, "wandb": WandbConfig}
-            options: dict[str, Any] = {"run_dir": str, "seed_everything": bool | int}
-            options |= {"fresh": bool, "allow_changes": bool} if self.command == "fit" else {"ckpt_path": str, "format": str}
             raise BadInput(explain(self.given, groups, options, str(error))) from None
 
     def _parse_ckpt_path(self) -> None:

@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.table import Table
 
 from datamodules.base import BaseDataModule
-from lit_models.base import LitBase, load_weights
+from lit_models.base import LitBase, check_fits
 from pipeline import errors
 from pipeline.checkpoint_io import read
 from pipeline.run_folder import RunFolder
@@ -61,5 +61,7 @@ def predict(trainer: Trainer, model: LitBase, data: BaseDataModule, run: RunFold
 
 def _load(model: LitBase, data: BaseDataModule, command: str, weights: Path) -> int:
     data.dataset("validation" if command == "validate" else "test")  # refuses a split that is not there, before anything runs
-    load_weights(model, weights)
-    return read(weights)["global_step"]
+    checkpoint = read(weights)
+    check_fits(model, checkpoint["state_dict"], weights)
+    model.load_state_dict(checkpoint["state_dict"])
+    return checkpoint["global_step"]

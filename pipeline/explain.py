@@ -13,6 +13,10 @@ from jsonargparse import ArgumentError, ArgumentParser
 from pipeline.config import Given, annotation, find_class, parameters
 
 
+Fault = tuple[str, str] | None
+"""(dotted key, what is wrong with it)"""
+
+
 def explain(given: Given, groups: Mapping[str, Any], options: Mapping[str, Any], said: str) -> str:
     """One line for a config that the parser refused.
 
@@ -22,7 +26,7 @@ def explain(given: Given, groups: Mapping[str, Any], options: Mapping[str, Any],
         options: the other top-level keys and their types.
         said: the parser's own words, used when nothing better is found.
     """
-    fault = _mapping_fault(given.tree, "", {**groups, **options})
+    fault: Fault = None
     for key, cls in groups.items():
         fault = fault or _group_fault(given.tree.get(key), key, cls)
     for key, kind in options.items():
@@ -34,7 +38,10 @@ def explain(given: Given, groups: Mapping[str, Any], options: Mapping[str, Any],
     return f"{message} (in {given.where(key)})"
 
 
-Fault = tuple[str, str] | None
+def unknown_key(given: Given, known: Iterable[str]) -> str | None:
+    """One line for the first top-level key that there is not, or None."""
+    fault = _mapping_fault(given.tree, "", dict.fromkeys(known))
+    return f"{fault[1]} (in {given.where(fault[0])})" if fault else None
 
 
 def _near(name: str, names: Iterable[str]) -> str:
