@@ -16,7 +16,7 @@ from pipeline.errors import BadInput
 
 def generate(
     run_dir: str | None = None,
-    prompt: str | None = None,
+    prompt: str = "",
     prompts_file: str | None = None,
     ckpt_path: str = "best",
     max_new_tokens: int = 200,
@@ -105,11 +105,11 @@ def stream_text(steps: Iterator[list[int | None]], tokenizer: Tokenizer) -> Iter
     yield tokenizer.decode(ids)[shown:]
 
 
-def _prompts(prompt: str | None, prompts_file: str | None) -> list[str]:
-    if (prompt is None) == (prompts_file is None):
-        raise BadInput("give either --prompt or --prompts_file")
+def _prompts(prompt: str, prompts_file: str | None) -> list[str]:
     if prompts_file is None:
-        return [prompt or ""]
+        return [prompt]
+    if prompt:
+        raise BadInput("give either --prompt or --prompts_file, not both")
     if not Path(prompts_file).is_file():
         raise BadInput(f"no prompts_file at {prompts_file}")
     lines = [line for line in Path(prompts_file).read_text(encoding="utf-8").splitlines() if line.strip()]
@@ -122,7 +122,7 @@ def _encode(text: str, tokenizer: Tokenizer, max_seq_len: int) -> list[int]:
     ids = tokenizer.encode(text)
     if not ids:
         if tokenizer.eos_id is None:
-            raise BadInput("the prompt is empty, and this model's tokenizer has no [EOS] to begin a document with")
+            raise BadInput("the prompt is empty, and this model's tokenizer has no [EOS] to begin a document with: give --prompt")
         return [tokenizer.eos_id]
     if len(ids) > max_seq_len:
         raise BadInput(f"the prompt has {len(ids)} tokens; the model's context (max_seq_len) is {max_seq_len}: shorten it")

@@ -1,0 +1,49 @@
+"""Every shipped config runs: shrunken, on a small text, for two steps."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from tests.pipeline.conftest import environment, inside, text  # noqa: F401 - fixtures
+from tests.reading import ROOT
+
+CONFIGS = sorted(p.name for p in (ROOT / "configs").glob("*.yaml") if p.name != "defaults.yaml")
+SHRUNK = {"num_layers": 1, "num_heads": 2, "embed_dim": 16, "max_seq_len": 16}
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_two_steps_of_every_config(name: str, inside: Any, text: Path, tmp_path: Path) -> None:  # noqa: F811
+    options = [f"--model.init_args.net.{key}={value}" for key, value in SHRUNK.items()]
+    options += ["--data.init_args.source.class_path=datamodules.sources.files.TextFiles", f"--data.init_args.source.init_args.paths={text}"]
+    options += ["--data.init_args.batch_size=4", "--data.init_args.micro_batch_size=2", "--model.init_args.compile=false"]
+    if "BPETokenizer" in (ROOT / "configs" / name).read_text():
+        options += ["--data.init_args.tokenizer.init_args.vocab_size=300"]
+    options += ["--config", "configs/trainer/cpu.yaml", "--trainer.max_steps=2", f"--run_dir={tmp_path / 'run'}"]
+    code, _, last = inside("fit", "--config", f"configs/{name}", *options)
+    assert code == 0, last
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_every_config_says_how_to_run_it_and_prints_itself(name: str, inside: Any) -> None:  # noqa: F811
+    head = (ROOT / "configs" / name).read_text().splitlines()
+    assert head[0].startswith("# ") and any(f"python -m pipeline fit --config configs/{name}" in line for line in head[:4])
+    given = yaml.safe_load("\n".join(head))
+    paths = ["--data.init_args.source.init_args.paths=x.txt"] if "TextFiles" in "\n".join(head) else []
+    code, out, last = inside("fit", "--config", f"configs/{name}", *paths, "--print_config")
+    printed = yaml.safe_load(out)
+    assert code == 0, last
+    assert printed["data"]["init_args"]["batch_size"] == given["data"]["init_args"]["batch_size"]
+
+
+@pytest.mark.parametrize("name", ["cpu", "gpu", "ddp", "debug"])
+def test_trainer_configs_change_the_trainer_only(name: str) -> None:
+    assert set(yaml.safe_load((ROOT / f"configs/trainer/{name}.yaml").read_text())) <= {"trainer", "checkpoint", "run_dir"}
+
+
+def test_gpt2_has_the_published_size() -> None:
+    from lit_models.nn.gpt import GPT
+
+    net = yaml.safe_load((ROOT / "configs/gpt2_124m.yaml").read_text())["model"]["init_args"]["net"]
+    assert sum(p.numel() for p in GPT(vocab_size=50257, **net).parameters()) == 124_439_808
