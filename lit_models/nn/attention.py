@@ -13,6 +13,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from lit_models.nn.linear import Linear, linear
 from lit_models.nn.position import apply_rotary
 
 # On CPUs two matmuls and a softmax beat scaled_dot_product_attention, forward and backward together, up to this length.
@@ -56,8 +57,8 @@ class MultiHeadAttention(nn.Module):
             raise ValueError(f"embed_dim {embed_dim} is not a multiple of num_heads {num_heads}")
         self.num_heads = num_heads
         self.dropout = dropout
-        self.qkv = nn.Linear(embed_dim, 3 * embed_dim, bias=bias)
-        self.out = nn.Linear(embed_dim, embed_dim, bias=bias)
+        self.qkv = Linear(embed_dim, 3 * embed_dim, bias=bias)
+        self.out = Linear(embed_dim, embed_dim, bias=bias)
 
     def forward(
         self,
@@ -117,8 +118,8 @@ class MultiHeadAttention(nn.Module):
         else:
             weights = self.qkv.weight.split((dim, 2 * dim))
             biases = (None, None) if self.qkv.bias is None else self.qkv.bias.split((dim, 2 * dim))
-            q = F.linear(x, weights[0], biases[0]).view(batch, -1, self.num_heads, dim // self.num_heads).transpose(1, 2)
-            kv = F.linear(source, weights[1], biases[1]).view(batch, -1, 2, self.num_heads, dim // self.num_heads)
+            q = linear(x, weights[0], biases[0]).view(batch, -1, self.num_heads, dim // self.num_heads).transpose(1, 2)
+            kv = linear(source, weights[1], biases[1]).view(batch, -1, 2, self.num_heads, dim // self.num_heads)
             k, v = kv.permute(2, 0, 3, 1, 4).unbind(0)
         if rotary is not None:
             q, k = apply_rotary(q, *rotary), apply_rotary(k, *rotary)

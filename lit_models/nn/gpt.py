@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from lit_models.nn.attention import KVCache
+from lit_models.nn.linear import linear
 from lit_models.nn.position import rotary, sinusoidal
 from lit_models.nn.transformer import TransformerBlock
 
@@ -104,7 +105,7 @@ class GPT(nn.Module):
 
     def head(self, features: Float[Tensor, "*batch D"]) -> Float[Tensor, "*batch V"]:
         """Logits, by the token embedding's own weights."""
-        return F.linear(features, self.token_embedding.weight)
+        return linear(features, self.token_embedding.weight)
 
     def new_cache(self, batch_size: int, max_len: int) -> list[KVCache]:
         """Empty caches, one per layer, for max_len positions."""

@@ -7,6 +7,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from lit_models.nn.attention import KVCache, MultiHeadAttention
+from lit_models.nn.linear import Linear
 
 Activation = Literal["gelu", "gelu_tanh", "relu"]
 
@@ -31,8 +32,8 @@ class MLP(nn.Module):
             raise ValueError(f"activation {activation!r} is none of gelu, gelu_tanh, relu")
         self.activation = activation
         self.dropout = dropout
-        self.fc_in = nn.Linear(embed_dim, hidden_dim, bias=bias)
-        self.fc_out = nn.Linear(hidden_dim, embed_dim, bias=bias)
+        self.fc_in = Linear(embed_dim, hidden_dim, bias=bias)
+        self.fc_out = Linear(hidden_dim, embed_dim, bias=bias)
 
     def forward(self, x: Float[Tensor, "*batch D"]) -> Float[Tensor, "*batch D"]:
         x = self.fc_in(x)

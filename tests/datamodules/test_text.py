@@ -261,18 +261,19 @@ def anonymous():
     return int(re.search(r"Anonymous: +([0-9]+)", open("/proc/self/smaps_rollup").read())[1]) / 1024  # MB that are no file's
 
 class Probe:
-    '''The dataset, and how the worker's own memory has grown since its first batch.'''
+    '''The dataset, and how the worker's own memory has grown since before its first batch.'''
     def __init__(self, windows):
         self.windows, self.start = windows, None
     def __len__(self):
         return len(self.windows)
     def __getitem__(self, key):
-        batch = self.windows[key]
         self.start = anonymous() if self.start is None else self.start
+        batch = self.windows[key]
         return {"sum": batch["labels"].sum(), "grown": anonymous() - self.start, "pid": os.getpid(), "start": self.start}
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
+    at_first = anonymous()
     windows = TokenWindows(sys.argv[1], 1 << 14)
     windows[0, np.arange(1)]
     n = len(windows) // 8
@@ -285,7 +286,7 @@ if __name__ == "__main__":
         print(json.dumps({
             "method": method, "batches": len(rows), "expected": n, "sum": int(sum(r["sum"] for r in rows)),
             "main": before, "own": rows[0]["pid"] != os.getpid(), "start": rows[0]["start"],
-            "grown": max(r["grown"] for r in rows),
+            "grown": max(r["grown"] for r in rows), "opened": before - at_first,
         }))
 """
 
@@ -309,6 +310,7 @@ def test_p02_p03_workers_map_the_tokens(tmp_path):
         assert 2030 <= seen["sum"] <= 2048
         assert seen["grown"] < 16, seen  # of 64 MB that it has read
         assert seen["start"] < seen["main"] + 32, seen  # nor did they come with the pickle
+        assert seen["opened"] < 16, seen
 
 
 def test_p03_an_evaluation_loader_pickles(make):
