@@ -64,7 +64,8 @@ class RunFolder:
         """Raises BadInput where the folder exists and is no run's: nothing of anyone else's is written over."""
         if self.path.exists() and not self.path.is_dir():
             raise BadInput(f"run_dir {self.path} is a file; it must be a folder, or not exist yet")
-        if self.path.is_dir() and any(self.path.iterdir()) and not self.config.exists():
+        strange = self.path.is_dir() and any(not entry.name.startswith(".config.yaml") for entry in self.path.iterdir())
+        if strange and not self.config.exists():
             raise BadInput(f"run_dir {self.path} holds other files and no config.yaml of a run: choose another --run_dir")
 
     def differences(self, config: Mapping[str, Any]) -> tuple[list[str], list[str]]:
@@ -79,18 +80,21 @@ class RunFolder:
 
     def start(self, config: Mapping[str, Any]) -> None:
         """Makes the folder and writes the whole resolved config, nulls kept."""
-        for folder in (self.path, self.checkpoints, self.figures):
-            folder.mkdir(parents=True, exist_ok=True)
+        self.path.mkdir(parents=True, exist_ok=True)
+        write_atomic(self.config, yaml.safe_dump(dict(config), sort_keys=False))  # first: it marks the folder as a run's
+        for folder in (self.checkpoints, self.figures):
+            folder.mkdir(exist_ok=True)
         for stale in self.checkpoints.glob(".*.tmp"):
             stale.unlink(missing_ok=True)
         self.results.unlink(missing_ok=True)
         (self.path / "error.txt").unlink(missing_ok=True)
-        write_atomic(self.config, yaml.safe_dump(dict(config), sort_keys=False))
 
     def clear(self) -> None:
         """Removes the run (`--fresh`)."""
-        if self.path.is_dir():
-            shutil.rmtree(self.path)
+        if not self.path.is_dir():
+            return
+        for entry in sorted(self.path.iterdir(), key=lambda entry: entry == self.config):  # config.yaml, the mark, goes last
+            shutil.rmtree(entry) if entry.is_dir() and not entry.is_symlink() else entry.unlink()
 
     def cut_metrics(self, step: int, validated: bool) -> None:
         """Drops the rows that a run continued from `step` will write again: later ones, and step's own validation row

@@ -1,0 +1,57 @@
+"""Every command of the README runs, in its order, as it stands there; only the long ones are shortened."""
+
+import re
+import shlex
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.pipeline.conftest import environment, inside, text  # noqa: F401 - fixtures
+from tests.reading import ROOT
+
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+BLOCKS = re.findall(r"```sh\n(.*?)```", README, re.DOTALL)
+COMMANDS = [line.split("  #")[0].strip() for block in BLOCKS for line in block.replace("\\\n", " ").splitlines()]
+SHORT = (
+    "--trainer.max_steps=4 --trainer.val_check_interval=2 --trainer.limit_val_batches=2 --data.init_args.batch_size=8"
+    " --model.init_args.net.num_layers=1 --model.init_args.net.embed_dim=32"
+).split()
+
+
+def test_two_commands_set_everything_up() -> None:
+    first, second = (line for line in COMMANDS if "pip install" in line)
+    assert first.endswith("python -m pipeline fit --config configs/gpt.yaml")
+    assert second in (ROOT / ".ci/run").read_text().splitlines()
+
+
+def test_every_command_runs(inside: Any, text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: F811
+    (tmp_path / "configs").symlink_to(ROOT / "configs")
+    (tmp_path / "input.txt").write_text(text.read_text())
+    monkeypatch.chdir(tmp_path)
+    ran = []
+    for line in COMMANDS:
+        words = shlex.split(line)
+        if "pipeline" not in words or words[words.index("pipeline") - 1] != "-m":
+            continue
+        words = words[words.index("pipeline") + 1 :]
+        if "<" in line or "torchrun" in line:
+            continue
+        if words[0] == "fit":
+            words += ["--print_config"] if "gpu" in line or "gpt2_124m" in line or "ddp" in line else SHORT
+        if words[0] == "bench":
+            words += ["--steps", "4", "--block", "2", *SHORT[3:]]
+        code, _, last = inside(*words)
+        assert code == 0, (line, last)
+        ran.append(words[0])
+    assert {"fit", "generate", "validate", "test", "predict", "tokenize", "bench"} <= set(ran)
+
+
+def test_every_config_is_named() -> None:
+    for path in (ROOT / "configs").rglob("*.yaml"):
+        assert path.name in README, path
+
+
+def test_every_file_named_is_there() -> None:
+    for name in re.findall(r"`((?:pipeline|datamodules|lit_models|configs|tests)/[\w/.*]+)`", README):
+        assert list(ROOT.glob(name)), name
