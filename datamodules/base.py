@@ -37,6 +37,8 @@ class BaseDataModule(LightningDataModule):
                 raise ValueError(f"data.init_args.{name} is {size}; it must be at least 1")
         if num_workers < 0:
             raise ValueError(f"data.init_args.num_workers is {num_workers}; it must be at least 0")
+        if seed < 0:
+            raise ValueError(f"seed_everything is {seed}; it must be at least 0")
         if batch_size % (micro_batch_size or 1):
             raise ValueError(f"batch_size {batch_size} is not a multiple of micro_batch_size {micro_batch_size}")
         self.batch_size, self.micro_batch_size = batch_size, micro_batch_size

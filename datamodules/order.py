@@ -1,7 +1,7 @@
 """Which samples make up a batch: functions of (seed, epoch, step) alone, never of workers, ranks or what ran before."""
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any, Protocol
 
 import numpy as np
@@ -19,7 +19,7 @@ class BatchDataset(Protocol):
 
     def __len__(self) -> int: ...
 
-    def __getitem__(self, key: Key) -> dict[str, Any]: ...
+    def __getitem__(self, key: Key) -> Mapping[str, Any]: ...
 
 
 def epoch_order(seed: int, epoch: int, num_samples: int) -> np.ndarray:

@@ -18,8 +18,9 @@ from datamodules.tokenizers.base import Tokenizer
 class TokenWindows:
     """Windows of `max_seq_len` tokens and, shifted by one, what they predict.
 
-    In training the windows do not overlap and start at an offset drawn from (seed, epoch), so that over the epochs each token is
-    predicted from contexts of every length. In evaluation they cover the split: every token but the first is predicted once.
+    In training the windows do not overlap and start at an offset drawn from (seed, epoch), so that over the epochs each
+    token is predicted from contexts of every length. In evaluation they cover the split: every token but the first is
+    predicted once.
     """
 
     def __init__(self, path: Path, max_seq_len: int, *, seed: int = 0, token_bytes: np.ndarray | None = None) -> None:
@@ -44,8 +45,8 @@ class TokenWindows:
         span = np.arange(self.max_seq_len + 1)
         if self.token_bytes is None:
             offset = np.random.default_rng((self.seed, epoch, 1)).integers(self.max_seq_len)
-            ids = torch.from_numpy(self.tokens[offset + indices[:, None] * self.max_seq_len + span].astype(np.int64))
-            return {"input_ids": ids[:, :-1], "labels": ids[:, 1:]}
+            window = torch.from_numpy(self.tokens[offset + indices[:, None] * self.max_seq_len + span].astype(np.int64))
+            return {"input_ids": window[:, :-1], "labels": window[:, 1:]}
         position = indices[:, None] * self.max_seq_len + span  # (B, T + 1)
         ids = self.tokens[np.minimum(position, self.num_tokens - 1)].astype(np.int64)
         labels = np.where(position[:, 1:] < self.num_tokens, ids[:, 1:], IGNORE_INDEX)

@@ -14,8 +14,9 @@ from typing import BinaryIO
 import numpy as np
 from filelock import FileLock
 
+from datamodules.files import write_atomic
 from datamodules.sources.base import TextSource
-from datamodules.tokenizers.base import Tokenizer, write_atomic
+from datamodules.tokenizers.base import Tokenizer
 
 FORMAT = 1  # raise it with every change of the files below
 BATCH = 1 << 20  # characters encoded at once
@@ -80,7 +81,7 @@ def fill_folder(folder: Path, source: TextSource, tokenizer: Tokenizer) -> None:
     tokenizer.save(folder / "tokenizer.json")
     sizes = {path.name: path.stat().st_size for path in folder.iterdir()}
     meta = json.dumps({"source": source.describe(), "num_bytes": num_bytes, "sizes": sizes})
-    write_atomic(folder / "meta.json", lambda file: file.write(meta.encode()))
+    write_atomic(folder / "meta.json", meta)
 
 
 def read_folder(folder: Path) -> PreparedText | None:

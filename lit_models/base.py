@@ -4,8 +4,9 @@ import math
 import os
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from lightning.pytorch import LightningModule
@@ -19,12 +20,13 @@ OptimizerFactory = Callable[[Iterable], Optimizer]
 SchedulerFactory = Callable[[Optimizer, int], LRScheduler]
 
 
-class Loss(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Loss:
     """A step's loss as a sum and the count it was summed over; further metrics as (sum, count) too."""
 
     sum: Tensor  # scalar, with a graph even when count is 0
     count: Tensor  # scalar int64: tokens, pairs or samples
-    metrics: Mapping[str, tuple[Tensor, Tensor]] = {}
+    metrics: Mapping[str, tuple[Tensor, Tensor]] = field(default_factory=dict)
 
 
 class LitBase(LightningModule):
@@ -88,6 +90,12 @@ class LitBase(LightningModule):
     # ---- training -----------------------------------------------------------------------------------------------------
 
     def on_fit_start(self) -> None:
+        """Raises ValueError where an optimizer would unscale float16 gradients itself, after they have been clipped."""
+        unscales = any(getattr(o, "_step_supports_amp_scaling", False) for o in self.trainer.optimizers)
+        if unscales and self.trainer.precision == "16-mixed" and self.trainer.gradient_clip_val:
+            raise ValueError(
+                "precision 16-mixed with clipping needs an optimizer that is not fused: set fused: false, or bf16-mixed"
+            )
         if self.compile_net:
             self.net.compile()
 

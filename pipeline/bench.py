@@ -15,10 +15,11 @@ from rich.console import Console
 from rich.table import Table
 from torch import nn
 
+from datamodules.files import write_atomic
 from lit_models.base import LitBase
+from pipeline.callbacks.parts import callbacks, datamodule, train_loader
 from pipeline.cli import PipelineCLI, quiet
-from pipeline.flops import peak_flops
-from pipeline.run_folder import write_atomic
+from pipeline.flops import peak_flops, precision_dtype
 
 
 class BareLoop(Callback):
@@ -42,12 +43,13 @@ class BareLoop(Callback):
         pl_module.net = original
         self.optimizer = made["optimizer"] if isinstance(made, dict) else made
         self.scheduler = made["lr_scheduler"]["scheduler"] if isinstance(made, dict) else None
-        self.loader = trainer.datamodule.train_dataloader()  # type: ignore[attr-defined]
-        self.batches = iter(self.loader)
+        self.batches = iter(datamodule(trainer).train_dataloader())
         self.times: list[float] = []
         self.at = time.perf_counter()
 
-    def on_train_batch_end(self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int) -> None:
+    def on_train_batch_end(
+        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
         if (batch_idx + 1) % trainer.accumulate_grad_batches:
             return
         now = time.perf_counter()
@@ -90,10 +92,10 @@ class BenchCLI(PipelineCLI):
 
     def fit(self, **_: Any) -> None:
         bare = BareLoop(self.block)
-        self.trainer.callbacks.append(bare)  # type: ignore[attr-defined]
+        callbacks(self.trainer).append(bare)
         super().fit()
         result = summary(bare, self.trainer, self.model)
-        table = Table(title=f"bench of {' '.join(self.given.tree.get('model', {}).get('class_path', '').split())}", title_justify="left")
+        table = Table(title=f"bench of {self.given.get('model.class_path') or ''}", title_justify="left")
         table.add_column("what")
         table.add_column("value", justify="right")
         for name, value in result.items():
@@ -112,7 +114,7 @@ def summary(bare: BareLoop, trainer: Trainer, model: LitBase) -> dict[str, Any]:
     step = statistics.mean(s for block in trained for s in block)
     bare_step = statistics.mean(s for block in plain for s in block)
     overheads = [statistics.mean(t) - statistics.mean(b) for t, b in zip(trained, plain, strict=True)]
-    loader = trainer.train_dataloader
+    loader = train_loader(trainer)
     per_step = bare.units / sum(map(len, bare.bare))
     result: dict[str, Any] = {
         "threads": torch.get_num_threads(),
@@ -130,7 +132,7 @@ def summary(bare: BareLoop, trainer: Trainer, model: LitBase) -> dict[str, Any]:
     }
     flops = model.flops_per_unit()
     if flops is not None:
-        peak = peak_flops(model.device)
+        peak = peak_flops(model.device, precision_dtype(trainer.precision))
         result |= {"matmul_gflops": peak / 1e9, "mfu": flops * per_step / step / peak}
     return result
 
@@ -140,7 +142,9 @@ def main(argv: list[str]) -> int:
         prog="python -m pipeline bench", allow_abbrev=False,
         description="Times the steps of a config: takes the options of fit (--config, overrides) and these.",
     )  # fmt: skip
-    parser.add_argument("--steps", type=int, default=200, help="optimizer steps to time, and as many in a bare loop (default 200)")
+    parser.add_argument(
+        "--steps", type=int, default=200, help="optimizer steps to time, and as many in a bare loop (default 200)"
+    )
     parser.add_argument("--block", type=int, default=20, help="steps between changes from the one to the other (default 20)")
     parser.add_argument("--out", help="file for the figures as JSON; without it they are printed")
     own, words = parser.parse_known_args(argv[1:])
@@ -148,6 +152,6 @@ def main(argv: list[str]) -> int:
     BenchCLI.block, BenchCLI.out = own.block, own.out
     with tempfile.TemporaryDirectory() as folder:
         steps = own.steps + own.block
-        BenchCLI("fit", [*words, f"--run_dir={folder}/run", f"--trainer.max_steps={steps + 1}", f"--trainer.val_check_interval={steps + 2}",
-                         "--trainer.limit_val_batches=0"])  # fmt: skip
+        length = [f"--trainer.max_steps={steps + 1}", f"--trainer.val_check_interval={steps + 2}"]
+        BenchCLI("fit", [*words, f"--run_dir={folder}/run", *length, "--trainer.limit_val_batches=0"])
     return 0

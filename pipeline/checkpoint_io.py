@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from lightning.fabric.plugins import CheckpointIO
 
+from datamodules.files import write_atomic
 from pipeline.errors import BadInput, RunFailed
 
 
@@ -16,16 +17,9 @@ class AtomicCheckpointIO(CheckpointIO):
 
     def save_checkpoint(self, checkpoint: dict[str, Any], path: Any, storage_options: Any = None) -> None:
         path = Path(path)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        beside = path.with_name(f".{path.name}.tmp")
         try:
-            with open(beside, "wb") as f:
-                torch.save(checkpoint, f)
-                f.flush()
-                os.fsync(f.fileno())
-            os.replace(beside, path)
+            write_atomic(path, lambda file: torch.save(checkpoint, file))
         except (OSError, RuntimeError) as error:  # torch wraps what the disk says in a RuntimeError
-            beside.unlink(missing_ok=True)
             cause: BaseException | None = error
             while cause is not None and not isinstance(cause, OSError):
                 cause = cause.__cause__ or cause.__context__
@@ -52,7 +46,7 @@ def read(path: str | Path) -> dict[str, Any]:
     if not path.is_file():
         raise BadInput(f"no checkpoint at {path}")
     try:
-        checkpoint = torch.load(path, map_location="cpu", weights_only=True)
+        checkpoint = torch.load(path, map_location="cpu", weights_only=True, mmap=True)  # reads what is looked at
     except Exception as error:
         raise BadInput(f"{path} is not a readable checkpoint: {' '.join(str(error).split())[:200]}") from None
     if not isinstance(checkpoint, Mapping) or "state_dict" not in checkpoint or "global_step" not in checkpoint:
@@ -71,15 +65,12 @@ def newest(folder: Path) -> tuple[Path, dict[str, Any]] | None:
         if path.exists():
             try:
                 found.append((path, read(path)))
-                break  # best is never newer than last
             except BadInput as error:
                 torn.append(str(error))
                 print(f"{error}: passed over")
-    if found:
-        return found[0]
-    if torn:
+    if torn and not found:
         raise BadInput(f"no checkpoint in {folder} can be read; start anew with --fresh")
-    return None
+    return max(found, key=lambda item: item[1]["global_step"], default=None)
 
 
 def find(run_dir: str | Path, which: str = "best") -> Path:

@@ -87,11 +87,14 @@ def check_links(given: Given, config: dict[str, Any]) -> None:
     linked = {"data.init_args.seed": "seed_everything", "data.init_args.max_seq_len": "model.init_args.net.max_seq_len"}
     linked |= {f"model.init_args.net.{name}": "the data" for name in ("vocab_size", "num_classes", "pad_id")}
     for target, source in linked.items():
-        value, tree = given.get(target), config
+        value = given.get(target)
+        linked_to: Any = config
         for key in target.split("."):
-            tree = (tree or {}).get(key)  # type: ignore[assignment]
-        if value is not None and value != tree:
-            raise BadInput(f"{target} is {value} in {given.where(target)}, but follows from {source}, which says {tree}: leave it out")
+            linked_to = (linked_to or {}).get(key)
+        if value is not None and value != linked_to:
+            raise BadInput(
+                f"{target} is {value} in {given.where(target)}, but follows from {source}, which says {linked_to}: leave it out"
+            )
 
 
 class PipelineCLI(LightningCLI):
@@ -107,7 +110,7 @@ class PipelineCLI(LightningCLI):
 
     # ---- parsing ------------------------------------------------------------------------------------------------------
 
-    def subcommands(self) -> dict[str, set[str]]:
+    def subcommands(self) -> dict[str, set[str]]:  # type: ignore[override]  # there, static
         skip = {
             "fit": {"train_dataloaders", "val_dataloaders"},
             "validate": {"dataloaders", "verbose"},
@@ -115,6 +118,10 @@ class PipelineCLI(LightningCLI):
             "predict": {"dataloaders", "return_predictions"},
         }[self.command]
         return {self.command: {"model", "datamodule", "ckpt_path", "weights_only", *skip}}
+
+    def add_default_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
+        text = "random draws follow from it: initial weights, order, dropout"
+        parser.add_argument("--seed_everything", type=int, default=0, help=text)
 
     def add_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
         parser.add_argument("--run_dir", type=str, required=True, help="folder of the run: config, metrics, checkpoints")
@@ -130,8 +137,9 @@ class PipelineCLI(LightningCLI):
         link(parser, self.given)
 
     def parse_arguments(self, parser: LightningArgumentParser, args: Any) -> None:
-        groups = {"trainer": Trainer, "model": LitBase, "data": BaseDataModule, "checkpoint": CheckpointConfig, "wandb": WandbConfig}
-        options: dict[str, Any] = {"run_dir": str, "seed_everything": bool | int}
+        groups: dict[str, Any] = {"trainer": Trainer, "model": LitBase, "data": BaseDataModule}
+        groups |= {"checkpoint": CheckpointConfig, "wandb": WandbConfig}
+        options: dict[str, Any] = {"run_dir": str, "seed_everything": int}
         options |= {"fresh": bool, "allow_changes": bool} if self.command == "fit" else {"ckpt_path": str, "format": str}
         options |= {"print_config": str, "help": bool, "h": bool}
         if fault := unknown_key(self.given, [*groups, *options]):  # the parser lets an unknown key with nothing in it pass
@@ -193,7 +201,8 @@ def quiet() -> None:
     """Keeps the terminal to what concerns the user."""
     logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
     logging.getLogger("lightning.fabric").setLevel(logging.ERROR)
-    for noise in ("LightningCLI's args parameter", "`broadcast_buffers`", ".*isinstance.treespec", "It is recommended to use .*sync_dist"):
+    noises = ("LightningCLI's args parameter", "`broadcast_buffers`", ".*isinstance.treespec")
+    for noise in (*noises, "It is recommended to use .*sync_dist"):
         warnings.filterwarnings("ignore", message=noise)
 
 

@@ -12,7 +12,6 @@ from jsonargparse import ArgumentError, ArgumentParser
 
 from pipeline.config import Given, annotation, find_class, parameters
 
-
 Fault = tuple[str, str] | None
 """(dotted key, what is wrong with it)"""
 
@@ -98,7 +97,7 @@ def _unresolved(path: Any) -> str:
 
 
 def _arguments_fault(value: Any, key: str, cls: Any, owner: str | None = None) -> Fault:
-    owner = owner or getattr(cls, "__name__", str(cls))
+    owner = owner or str(getattr(cls, "__name__", cls))
     if not isinstance(value, dict):
         return key, f"{key} is {value!r}; it must be a mapping of the arguments of {owner}"
     fault = _mapping_fault(value, f"{key}.", parameters(cls), owner)

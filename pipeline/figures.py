@@ -5,6 +5,8 @@ from pathlib import Path
 from matplotlib.figure import Figure
 from torch import Tensor
 
+from datamodules.files import write_atomic
+
 
 def attention_grid(weights: Tensor, tokens: list[str]) -> Figure:
     """One panel per layer (rows) and head (columns).
@@ -34,8 +36,5 @@ def attention_grid(weights: Tensor, tokens: list[str]) -> Figure:
 
 
 def save(figure: Figure, path: Path) -> None:
-    """Writes a PNG beside its target and renames it."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    beside = path.with_name(f".{path.name}.tmp")
-    figure.savefig(beside, format="png", dpi=120)
-    beside.replace(path)
+    """Writes a PNG, whole or not at all."""
+    write_atomic(path, lambda file: figure.savefig(file, format="png", dpi=120))

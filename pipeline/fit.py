@@ -12,6 +12,7 @@ from datamodules.base import BaseDataModule
 from lit_models.base import LitBase, check_fits
 from pipeline import checkpoint_io, errors
 from pipeline.callbacks.checkpoints import Checkpoints
+from pipeline.callbacks.parts import callback
 from pipeline.callbacks.tracker import Tracker
 from pipeline.errors import BadInput
 from pipeline.run_folder import RunFolder
@@ -27,7 +28,7 @@ def run_fit(
     Raises:
         BadInput: the folder holds something else, or a run whose config differs in more than harmless ways.
     """
-    first = rank_zero_only.rank == 0
+    first = getattr(rank_zero_only, "rank", 0) == 0
     if first:
         run.refuse_strangers()
     found = None if fresh else checkpoint_io.newest(run.checkpoints)
@@ -38,7 +39,8 @@ def run_fit(
     done = found[1]["global_step"] if found else 0
     if done >= trainer.max_steps and run.results.exists():
         if first:
-            print(f"nothing left to train: {run.path} is at step {done} of {trainer.max_steps}; raise trainer.max_steps or use --fresh")
+            at = f"{run.path} is at step {done} of {trainer.max_steps}"
+            print(f"nothing left to train: {at}; raise trainer.max_steps or use --fresh")
         return
     if first:
         if fresh:
@@ -46,10 +48,11 @@ def run_fit(
         run.start(config)
         pending = bool(found and _state(found[1], Checkpoints).get("val_pending"))
         run.cut_metrics(done, validated=not pending) if found else run.metrics.unlink(missing_ok=True)
-    trainer.loggers = [MetricsFile(run), *([RunLogger(run, wandb, config)] if wandb else [])]
+    tracked = [RunLogger(run, wandb, config)] if wandb else []
+    trainer.loggers = [MetricsFile(run), *tracked]
     if first:
-        for logger in trainer.loggers[1:]:
-            logger.begin()  # type: ignore[attr-defined]
+        for logger in tracked:
+            logger.begin()
         if found:
             print(f"continuing {run.path} from step {done} ({found[0].name})")
     errors.begin(run.path)
@@ -57,10 +60,9 @@ def run_fit(
     del found
     trainer.fit(model, datamodule=data, ckpt_path=path, weights_only=True)
     if first:
-        _report(trainer, run)
-    for logger in trainer.loggers:
-        if isinstance(logger, RunLogger):
-            logger.end(run)
+        _report(trainer, model, run)
+    for logger in tracked:
+        logger.end(run)
 
 
 def _compare(run: RunFolder, config: Mapping[str, Any], allow_changes: bool) -> None:
@@ -81,22 +83,21 @@ def _state(checkpoint: Mapping[str, Any], callback: type) -> dict[str, Any]:
     return next((state for name, state in states.items() if name.startswith(callback.__qualname__)), {})
 
 
-def _report(trainer: Trainer, run: RunFolder) -> None:
+def _report(trainer: Trainer, model: LitBase, run: RunFolder) -> None:
     """Writes results.json and tells the user how it went, where it is and what to do next."""
-    tracker = next(c for c in trainer.callbacks if isinstance(c, Tracker))  # type: ignore[attr-defined]
-    saved = next(c for c in trainer.callbacks if isinstance(c, Checkpoints))  # type: ignore[attr-defined]
-    unit = trainer.lightning_module.unit
+    tracker, saved = callback(trainer, Tracker), callback(trainer, Checkpoints)
+    last = {name: value for row in run.rows() for name, value in row.items() if name != "step"}
     best = {"step": saved.best_step, saved.monitor: saved.best_score} if saved.best_score is not None else None
     run.write_results(
-        status="done", steps=trainer.global_step, seconds=round(tracker.seconds, 3), **{unit: tracker.units},
-        best=best, last=tracker.last,
+        status="done", steps=trainer.global_step, seconds=round(tracker.seconds, 3), **{model.unit: tracker.units},
+        best=best, last=last,
     )  # fmt: skip
     table = Table(title=f"{run.path}: {trainer.global_step} steps in {tracker.seconds:.0f} s", title_justify="left")
     table.add_column("metric")
     table.add_column("last", justify="right")
-    for name, value in tracker.last.items():
+    for name, value in last.items():
         if name.startswith(("train/loss", "val/")):
-            table.add_row(_words(name, trainer.lightning_module), f"{value:.4f}")
+            table.add_row(_words(name, model), f"{value:.4f}")
     if best:
         table.add_row(f"best {saved.monitor} (step {saved.best_step})", f"{saved.best_score:.4f}")
     console = Console()
@@ -105,7 +106,7 @@ def _report(trainer: Trainer, run: RunFolder) -> None:
     for logger in trainer.loggers:
         if isinstance(logger, RunLogger) and logger.experiment.offline:
             print(f"upload to W&B: {logger.upload_command()}   (look at it here: wandb leet {run.path}/wandb/latest-run)")
-    print(f"next: python -m pipeline {trainer.lightning_module.next_command.format(run_dir=run.path)}")
+    print(f"next: python -m pipeline {model.next_command.format(run_dir=run.path)}")
 
 
 def _words(name: str, module: LitBase) -> str:

@@ -122,7 +122,9 @@ def _encode(text: str, tokenizer: Tokenizer, max_seq_len: int) -> list[int]:
     ids = tokenizer.encode(text)
     if not ids:
         if tokenizer.eos_id is None:
-            raise BadInput("the prompt is empty, and this model's tokenizer has no [EOS] to begin a document with: give --prompt")
+            raise BadInput(
+                "the prompt is empty, and this model's tokenizer has no [EOS] to begin a document with: give --prompt"
+            )
         return [tokenizer.eos_id]
     if len(ids) > max_seq_len:
         raise BadInput(f"the prompt has {len(ids)} tokens; the model's context (max_seq_len) is {max_seq_len}: shorten it")

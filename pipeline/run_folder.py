@@ -4,15 +4,15 @@ import csv
 import importlib.metadata
 import io
 import json
-import os
 import shutil
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import yaml
 
+from datamodules.files import write_atomic
 from pipeline.errors import BadInput
 
 HARMLESS = (
@@ -26,20 +26,6 @@ HARMLESS = (
     "trainer.profiler", "trainer.strategy", "trainer.val_check_interval",
 )  # fmt: skip
 """Keys that do not change the mathematics of a step: they may change when a run is continued."""
-
-
-def write_atomic(path: Path, text: str) -> None:
-    """Writes beside the target, syncs and renames: a reader sees the old file or the new one, never a part."""
-    beside = path.with_name(f".{path.name}.tmp")
-    try:
-        with open(beside, "w") as f:
-            f.write(text)
-            f.flush()
-            os.fsync(f.fileno())
-        os.replace(beside, path)
-    except BaseException:
-        beside.unlink(missing_ok=True)
-        raise
 
 
 def flatten(tree: Any, prefix: str = "") -> dict[str, Any]:
@@ -84,7 +70,7 @@ class RunFolder:
         write_atomic(self.config, yaml.safe_dump(dict(config), sort_keys=False))  # first: it marks the folder as a run's
         for folder in (self.checkpoints, self.figures):
             folder.mkdir(exist_ok=True)
-        for stale in self.checkpoints.glob(".*.tmp"):
+        for stale in (*self.path.glob(".*.tmp"), *self.checkpoints.glob(".*.tmp")):  # left by a kill
             stale.unlink(missing_ok=True)
         self.results.unlink(missing_ok=True)
         (self.path / "error.txt").unlink(missing_ok=True)
@@ -144,7 +130,7 @@ def _keep(row: Mapping[str, str], step: int, validated: bool) -> bool:
     return at < step or (at == step and (validated or not is_validation))
 
 
-def to_csv(columns: list[str], rows: list[Mapping[str, Any]] | list[dict[str, Any]]) -> str:
+def to_csv(columns: Sequence[str], rows: Sequence[Mapping[str, Any]]) -> str:
     text = io.StringIO()
     writer = csv.DictWriter(text, columns, extrasaction="ignore", lineterminator="\n")
     writer.writeheader()

@@ -15,7 +15,8 @@ from lightning.pytorch.loggers import WandbLogger
 from lightning.pytorch.loggers.logger import Logger
 from lightning.pytorch.utilities import rank_zero_only
 
-from pipeline.run_folder import RunFolder, to_csv, write_atomic
+from datamodules.files import write_atomic
+from pipeline.run_folder import RunFolder, to_csv
 
 
 @dataclass
@@ -64,7 +65,7 @@ class MetricsFile(Logger):
         new = [name for name in row if name not in self.columns]
         if new:
             self.columns += new
-            old = []
+            old: list[dict[str, Any]] = []
             if self.path.exists():
                 with open(self.path, newline="") as f:
                     old = list(csv.DictReader(f))

@@ -25,9 +25,7 @@ REFUSED = {
 }
 
 
-def build_trainer(
-    command: str, args: dict[str, Any], data: BaseDataModule, run: RunFolder, checkpoint: Any
-) -> Trainer:
+def build_trainer(command: str, args: dict[str, Any], data: BaseDataModule, run: RunFolder, checkpoint: Any) -> Trainer:
     """The trainer for a command, from the config's trainer section; all its counts are optimizer steps.
 
     Raises:
@@ -107,4 +105,5 @@ def _validation_interval(args: dict[str, Any], per_epoch: int) -> int:
         return interval
     if isinstance(interval, float) and 0 < interval <= 1:
         return max(1, round(interval * per_epoch * (args["check_val_every_n_epoch"] or 1)))
-    raise BadInput(f"trainer.val_check_interval is {interval}; it must be a number of optimizer steps or a fraction of an epoch")
+    wanted = "a number of optimizer steps or a fraction of an epoch"
+    raise BadInput(f"trainer.val_check_interval is {interval}; it must be {wanted}")

@@ -42,7 +42,11 @@ def history(run_dir: Path) -> list[dict[str, Any]]:
     return [record["history"]["item"] for record in records(run_dir) if record["type"] == "history"]
 
 
+def read_csv(path: Path) -> list[dict[str, str]]:
+    with open(path, newline="") as f:
+        return list(csv.DictReader(f))
+
+
 def train_rows(run_dir: Path) -> list[tuple[int, float]]:
     """(step, train/loss) of metrics.csv."""
-    with open(run_dir / "metrics.csv", newline="") as f:
-        return [(int(r["step"]), float(r["train/loss"])) for r in csv.DictReader(f) if r["train/loss"]]
+    return [(int(r["step"]), float(r["train/loss"])) for r in read_csv(run_dir / "metrics.csv") if r["train/loss"]]

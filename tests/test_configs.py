@@ -16,7 +16,8 @@ SHRUNK = {"num_layers": 1, "num_heads": 2, "embed_dim": 16, "max_seq_len": 16}
 @pytest.mark.parametrize("name", CONFIGS)
 def test_two_steps_of_every_config(name: str, inside: Any, text: Path, tmp_path: Path) -> None:  # noqa: F811
     options = [f"--model.init_args.net.{key}={value}" for key, value in SHRUNK.items()]
-    options += ["--data.init_args.source.class_path=datamodules.sources.files.TextFiles", f"--data.init_args.source.init_args.paths={text}"]
+    source = "--data.init_args.source"
+    options += [f"{source}.class_path=datamodules.sources.files.TextFiles", f"{source}.init_args.paths={text}"]
     options += ["--data.init_args.batch_size=4", "--data.init_args.micro_batch_size=2", "--model.init_args.compile=false"]
     if "BPETokenizer" in (ROOT / "configs" / name).read_text():
         options += ["--data.init_args.tokenizer.init_args.vocab_size=300"]

@@ -13,10 +13,10 @@ from tests.reading import ROOT
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 BLOCKS = re.findall(r"```sh\n(.*?)```", README, re.DOTALL)
 COMMANDS = [line.split("  #")[0].strip() for block in BLOCKS for line in block.replace("\\\n", " ").splitlines()]
-SHORT = (
-    "--trainer.max_steps=4 --trainer.val_check_interval=2 --trainer.limit_val_batches=2 --data.init_args.batch_size=8"
-    " --model.init_args.net.num_layers=1 --model.init_args.net.embed_dim=32"
-).split()
+SHORT = [
+    "--trainer.max_steps=4", "--trainer.val_check_interval=2", "--trainer.limit_val_batches=2",
+    "--data.init_args.batch_size=8", "--model.init_args.net.num_layers=1", "--model.init_args.net.embed_dim=32",
+]  # fmt: skip
 
 
 def test_two_commands_set_everything_up() -> None:

@@ -5,14 +5,15 @@ from __future__ import annotations
 import hashlib
 import importlib
 import json
-import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Any, BinaryIO, ClassVar, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
+
+from datamodules.files import write_atomic
 
 SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "[EOS]")
 
@@ -135,7 +136,7 @@ class Tokenizer(ABC):
     def save(self, path: str | Path) -> None:
         """Write `to_json()` to `path`, whole or not at all. RuntimeError before training."""
         _ = self._table
-        write_atomic(Path(path), lambda file: file.write(self.to_json().encode()))
+        write_atomic(Path(path), self.to_json())
 
     @classmethod
     def load(cls, path: str | Path) -> Self:
@@ -187,17 +188,3 @@ def read_text(path: Path) -> str:
         raise ValueError(f"the tokenizer file {path} cannot be read: {error.strerror}") from None
     except UnicodeDecodeError:
         raise ValueError(f"the tokenizer file {path} is not UTF-8: JSON was expected") from None
-
-
-def write_atomic(path: Path, write: Callable[[BinaryIO], object]) -> None:
-    """Let `write` fill a file beside `path`, then put it in place: a reader sees the old file or the whole new one."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        with temporary.open("wb") as file:
-            write(file)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-    finally:
-        temporary.unlink(missing_ok=True)

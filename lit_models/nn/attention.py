@@ -167,9 +167,7 @@ def _weights(q: Tensor, k: Tensor, mask: Tensor | None, is_causal: bool) -> Floa
     return weights if empty is None else weights.masked_fill(empty, 0.0)
 
 
-def _fused(
-    q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, is_causal: bool, dropout: float
-) -> Float[Tensor, "B H T K"]:
+def _fused(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, is_causal: bool, dropout: float) -> Float[Tensor, "B H T K"]:
     if mask is None and (not is_causal or q.shape[2] in (1, k.shape[2])):
         return F.scaled_dot_product_attention(q, k, v, dropout_p=dropout, is_causal=is_causal and q.shape[2] > 1)
     allowed = _allowed(q, k, mask, is_causal)

@@ -1,8 +1,9 @@
 """Decoding: which tokens may be sampled, and a batch of prompts continued token by token."""
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 
 import torch
 from jaxtyping import Float
@@ -88,8 +89,8 @@ def generate(
     seeds = [seed] * len(prompts) if isinstance(seed, int) else seed
     if len(seeds) != len(prompts):
         raise ValueError(f"{len(seeds)} seeds for {len(prompts)} prompts")
-    sampling = {"temperature": temperature, "top_k": top_k, "top_p": top_p}
-    return _decode(net, prompts, max_new_tokens, sampling, eos_id, seeds, use_cache)
+    log_probs = partial(filter_logits, temperature=temperature, top_k=top_k, top_p=top_p)
+    return _decode(net, prompts, max_new_tokens, log_probs, eos_id, seeds, use_cache)
 
 
 @torch.inference_mode()
@@ -97,7 +98,7 @@ def _decode(
     net: GPT,
     prompts: list[list[int]],
     max_new_tokens: int,
-    sampling: dict[str, float | int | None],
+    log_probs: Callable[[Tensor], Tensor],
     eos_id: int | None,
     seeds: list[int],
     use_cache: bool,
@@ -125,7 +126,7 @@ def _decode(
                 cache=cache,
             )
             logits = net.head(features[:, -1])  # (B, V)
-        logp = filter_logits(logits, **sampling).cpu()
+        logp = log_probs(logits).cpu()
         drawn = [int(torch.multinomial(logp[row].exp(), 1, generator=g)) for row, g in enumerate(generators)]
         tokens[:, end] = torch.tensor(drawn, device=device)
         yield [None if done else token for done, token in zip(ended, drawn, strict=True)]

@@ -1,7 +1,8 @@
 """A decoder-only transformer with tied embeddings, GPT-2 by default."""
 
 import math
-from typing import Literal, final
+from collections.abc import Sequence
+from typing import Literal, cast, final
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -23,6 +24,8 @@ class GPT(nn.Module):
     Source: Radford et al. 2019 (GPT-2), section 2.3; initialisation from its released code.
     Departs: other positions than learned ones may be chosen; dropout is 0 unless asked for.
     """
+
+    blocks: Sequence[TransformerBlock]  # an nn.ModuleList, which does not know the type of its items
 
     def __init__(
         self,
@@ -57,12 +60,11 @@ class GPT(nn.Module):
         self.dropout = dropout
         self.token_embedding = nn.Embedding(vocab_size, embed_dim)
         self.position_embedding = nn.Embedding(max_seq_len, embed_dim) if position == "learned" else None
-        self.blocks = nn.ModuleList(
-            TransformerBlock(
-                embed_dim, num_heads, mlp_ratio=mlp_ratio, bias=bias, dropout=dropout, activation=activation
-            )
+        blocks = nn.ModuleList(
+            TransformerBlock(embed_dim, num_heads, mlp_ratio=mlp_ratio, bias=bias, dropout=dropout, activation=activation)
             for _ in range(num_layers)
         )
+        self.blocks = cast(Sequence[TransformerBlock], blocks)
         self.norm = nn.LayerNorm(embed_dim, bias=bias)
         self.head_dim = embed_dim // num_heads
         if position == "rotary" and self.head_dim % 2:

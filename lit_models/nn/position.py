@@ -13,9 +13,7 @@ def _angles(position_ids: Int[Tensor, "*batch T"], dim: int, base: float) -> Flo
     return position_ids[..., None].float() * base**-exponents
 
 
-def sinusoidal(
-    position_ids: Int[Tensor, "*batch T"], embed_dim: int, *, base: float = 10_000.0
-) -> Float[Tensor, "*batch T D"]:
+def sinusoidal(position_ids: Int[Tensor, "*batch T"], embed_dim: int, *, base: float = 10_000.0) -> Float[Tensor, "*batch T D"]:
     """Sines on the even and cosines on the odd channels, to be added to embeddings.
 
     Raises: ValueError when embed_dim is odd.

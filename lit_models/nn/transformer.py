@@ -50,6 +50,9 @@ class TransformerBlock(nn.Module):
     Source: Vaswani et al. 2017, section 3.1 (norm_first False); Xiong et al. 2020 (norm_first True).
     """
 
+    norm_cross: nn.LayerNorm | None
+    cross_attention: MultiHeadAttention | None
+
     def __init__(
         self,
         embed_dim: int,
@@ -97,7 +100,7 @@ class TransformerBlock(nn.Module):
         h = self.norm1(x) if self.norm_first else x
         h = self.attention(h, mask=mask, is_causal=is_causal, rotary=rotary, cache=cache)
         x = self._add(x, F.dropout(h, self.dropout, self.training), self.norm1)
-        if self.cross_attention is not None:
+        if self.cross_attention is not None and self.norm_cross is not None:
             h = self.norm_cross(x) if self.norm_first else x
             h = self.cross_attention(h, context, mask=context_mask)
             x = self._add(x, F.dropout(h, self.dropout, self.training), self.norm_cross)

@@ -99,24 +99,25 @@ class MuonAdamW(torch.optim.Optimizer):
                 loss = closure()
         for group in self.param_groups:
             params = [p for p in group["params"] if p.grad is not None]
+            grads = [p.grad for p in params]
             if group["kind"] == "matrix":
-                self._muon_step(group, params)
+                self._muon_step(group, params, grads)
             elif params:
-                self._adamw_step(group, params)
+                self._adamw_step(group, params, grads)
         return loss
 
-    def _muon_step(self, group: dict[str, Any], params: list[Tensor]) -> None:
-        for p in params:
+    def _muon_step(self, group: dict[str, Any], params: list[Tensor], grads: list[Tensor]) -> None:
+        for p, grad in zip(params, grads, strict=True):
             state = self.state[p]
             if not state:
                 state["momentum_buffer"] = torch.zeros_like(p)
-            average = state["momentum_buffer"].lerp_(p.grad, 1 - group["momentum"])
-            update = p.grad.lerp(average, group["momentum"]).flatten(1)
+            average = state["momentum_buffer"].lerp_(grad, 1 - group["momentum"])
+            update = grad.lerp(average, group["momentum"]).flatten(1)
             scale = math.sqrt(max(1, update.shape[0] / update.shape[1]))
             update = orthogonalize(update, num_steps=group["ns_steps"]).view(p.shape)
             p.mul_(1 - group["lr"] * group["weight_decay"]).add_(update, alpha=-group["lr"] * scale)
 
-    def _adamw_step(self, group: dict[str, Any], params: list[Tensor]) -> None:
+    def _adamw_step(self, group: dict[str, Any], params: list[Tensor], grads: list[Tensor]) -> None:
         for p in params:
             if not self.state[p]:
                 device = p.device if group["fused"] else "cpu"
@@ -128,7 +129,7 @@ class MuonAdamW(torch.optim.Optimizer):
         state = [self.state[p] for p in params]
         adamw(
             params,
-            [p.grad for p in params],
+            grads,
             [s["exp_avg"] for s in state],
             [s["exp_avg_sq"] for s in state],
             [],  # AMSGrad's maxima

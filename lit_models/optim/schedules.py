@@ -62,8 +62,8 @@ class WarmupCosine(_Schedule):
 
     def __init__(self, optimizer: Optimizer, total_steps: int, *, warmup_steps: int = 0, min_ratio: float = 0.0) -> None:
         _check(total_steps, warmup_steps, min_ratio=min_ratio)
-        options = {"total_steps": total_steps, "warmup_steps": warmup_steps, "min_ratio": min_ratio}
-        super().__init__(optimizer, partial(self.factor, **options))
+        factor = partial(self.factor, total_steps=total_steps, warmup_steps=warmup_steps, min_ratio=min_ratio)
+        super().__init__(optimizer, factor)
 
     @staticmethod
     def factor(step: int, total_steps: int, *, warmup_steps: int = 0, min_ratio: float = 0.0) -> float:
@@ -81,8 +81,8 @@ class WarmupLinear(_Schedule):
 
     def __init__(self, optimizer: Optimizer, total_steps: int, *, warmup_steps: int = 0, min_ratio: float = 0.0) -> None:
         _check(total_steps, warmup_steps, min_ratio=min_ratio)
-        options = {"total_steps": total_steps, "warmup_steps": warmup_steps, "min_ratio": min_ratio}
-        super().__init__(optimizer, partial(self.factor, **options))
+        factor = partial(self.factor, total_steps=total_steps, warmup_steps=warmup_steps, min_ratio=min_ratio)
+        super().__init__(optimizer, factor)
 
     @staticmethod
     def factor(step: int, total_steps: int, *, warmup_steps: int = 0, min_ratio: float = 0.0) -> float:
@@ -107,9 +107,8 @@ class WarmupStableDecay(_Schedule):
         min_ratio: float = 0.0,
     ) -> None:
         _check(total_steps, warmup_steps, decay_ratio=decay_ratio, min_ratio=min_ratio)
-        options = {"total_steps": total_steps, "warmup_steps": warmup_steps}
-        ratios = {"decay_ratio": decay_ratio, "min_ratio": min_ratio}
-        super().__init__(optimizer, partial(self.factor, **options, **ratios))
+        shape = partial(self.factor, warmup_steps=warmup_steps, decay_ratio=decay_ratio, min_ratio=min_ratio)
+        super().__init__(optimizer, partial(shape, total_steps=total_steps))
 
     @staticmethod
     def factor(
@@ -138,8 +137,8 @@ class StepDecay(_Schedule):
         warmup_steps: int = 0,
     ) -> None:
         _check(total_steps, warmup_steps, gamma=gamma, **{f"milestones[{i}]": m for i, m in enumerate(milestones)})
-        options = {"total_steps": total_steps, "milestones": milestones, "gamma": gamma, "warmup_steps": warmup_steps}
-        super().__init__(optimizer, partial(self.factor, **options))
+        shape = partial(self.factor, milestones=milestones, gamma=gamma, warmup_steps=warmup_steps)
+        super().__init__(optimizer, partial(shape, total_steps=total_steps))
 
     @staticmethod
     def factor(step: int, total_steps: int, *, milestones: list[float], gamma: float = 0.1, warmup_steps: int = 0) -> float:

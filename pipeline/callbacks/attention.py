@@ -1,12 +1,16 @@
 """Where a language model looks, as a picture."""
 
 from pathlib import Path
+from typing import cast
 
 import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.loggers import WandbLogger
 
+from datamodules.text import TextDataModule
+from lit_models.nn.gpt import GPT
 from pipeline import figures
+from pipeline.callbacks.parts import datamodule
 
 
 class AttentionMaps(Callback):
@@ -24,9 +28,10 @@ class AttentionMaps(Callback):
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         if trainer.state.fn != "fit" or trainer.sanity_checking or not trainer.is_global_zero:
             return
-        tokenizer = trainer.datamodule.tokenizer  # type: ignore[attr-defined]
-        ids = tokenizer.encode(self.prompt)[: min(self.max_tokens, pl_module.net.max_seq_len)]
-        weights = pl_module.net.attention_maps(torch.tensor([ids], device=pl_module.device))[:, 0]
+        data: TextDataModule = datamodule(trainer)
+        tokenizer, net = data.tokenizer, cast(GPT, pl_module.net)
+        ids = tokenizer.encode(self.prompt)[: min(self.max_tokens, net.max_seq_len)]
+        weights = net.attention_maps(torch.tensor([ids], device=pl_module.device))[:, 0]
         figure = figures.attention_grid(weights, [tokenizer.decode([i]) for i in ids])
         path = Path(trainer.default_root_dir) / "figures" / "attention.png"
         figures.save(figure, path)

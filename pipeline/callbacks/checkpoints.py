@@ -8,6 +8,7 @@ import torch
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import Checkpoint
 
+from lit_models.base import LitBase
 from pipeline.callbacks.steps import is_due, is_whole_step
 from pipeline.errors import RunFailed
 
@@ -50,9 +51,11 @@ class Checkpoints(Checkpoint):
             self.save_last(trainer, val_pending=is_due(trainer, batch_idx))
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        if trainer.sanity_checking or not trainer.state.fn == "fit":
+        if trainer.sanity_checking or trainer.state.fn != "fit":
             return
-        metrics = {**trainer.callback_metrics, **pl_module.epoch_metrics}  # the latter in double precision
+        assert isinstance(pl_module, LitBase)
+        # The module's own are in double precision.
+        metrics: dict[str, Any] = {**trainer.callback_metrics, **pl_module.epoch_metrics}
         if self.monitor not in metrics:
             near = difflib.get_close_matches(self.monitor, metrics, n=1) or sorted(metrics)
             raise RunFailed(f"checkpoint.monitor {self.monitor} is not a metric of this run; did you mean {', '.join(near)}?")

@@ -45,8 +45,10 @@ class RunProgress(ProgressBar):
         if not self._enabled:
             return
         if self.console.is_terminal:
-            columns = (TextColumn("step"), MofNCompleteColumn(), BarColumn(30), TimeRemainingColumn(), TextColumn("{task.description}"))
-            self.progress = Progress(*columns, console=self.console, auto_refresh=False, speed_estimate_period=120)
+            self.progress = Progress(
+                TextColumn("step"), MofNCompleteColumn(), BarColumn(30), TimeRemainingColumn(),
+                TextColumn("{task.description}"), console=self.console, auto_refresh=False, speed_estimate_period=120,
+            )  # fmt: skip
             self.progress.add_task("", total=trainer.max_steps, completed=trainer.global_step)
             self.progress.start()
 

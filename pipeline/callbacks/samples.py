@@ -1,12 +1,15 @@
 """What a language model writes, seen at every validation."""
 
 from pathlib import Path
+from typing import cast
 
 from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.loggers import WandbLogger
 
 from datamodules.text import TextDataModule
 from lit_models.nn.generation import generate
+from lit_models.nn.gpt import GPT
+from pipeline.callbacks.parts import datamodule
 
 
 class GenerateSamples(Callback):
@@ -35,15 +38,15 @@ class GenerateSamples(Callback):
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         if trainer.state.fn != "fit" or trainer.sanity_checking or not trainer.is_global_zero:
             return
-        data = trainer.datamodule  # type: ignore[attr-defined]
+        data: TextDataModule = datamodule(trainer)
         prompts = self._ids(data)
         steps = list(
             generate(
-                pl_module.net, prompts, max_new_tokens=self.max_new_tokens, temperature=self.temperature, top_k=self.top_k,
-                eos_id=data.tokenizer.eos_id, seed=0,
+                cast(GPT, pl_module.net), prompts, max_new_tokens=self.max_new_tokens, temperature=self.temperature,
+                top_k=self.top_k, eos_id=data.tokenizer.eos_id, seed=0,
             )
         )  # fmt: skip
-        rows = [[step[i] for step in steps if step[i] is not None] for i in range(len(prompts))]
+        rows = [[token for step in steps if (token := step[i]) is not None] for i in range(len(prompts))]
         decode = data.tokenizer.decode
         self.texts = [(decode(p), decode(r)) for p, r in zip(prompts, rows, strict=True)]
         path = Path(trainer.default_root_dir) / "samples" / f"step_{trainer.global_step:06d}.txt"

@@ -53,10 +53,9 @@ class StopOnSignal(Callback):
     def _stop(self, trainer: Trainer, *, val_pending: bool) -> None:
         name = signal.Signals(self.received).name if self.received else "a signal on another rank"
         step = trainer.global_step
+        saved = "the last checkpoint stands"  # in the final validation: there is no step left to go on from, only to repeat
         if step < trainer.max_steps:
             self.checkpoints.save_last(trainer, val_pending=val_pending)
-        raise Stopped(
-            f"stopped by {name} after step {step}; saved {self.checkpoints.folder / 'last.ckpt'}:"
-            " the same command goes on from there",
-            130 if self.received == signal.SIGINT else 143,
-        )
+            saved = f"saved {self.checkpoints.folder / 'last.ckpt'}"
+        code = 130 if self.received == signal.SIGINT else 143
+        raise Stopped(f"stopped by {name} after step {step}; {saved}: the same command goes on from there", code)

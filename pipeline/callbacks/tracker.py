@@ -7,9 +7,10 @@ from typing import Any
 from lightning.pytorch import Callback, LightningModule, Trainer
 
 from lit_models.base import LitBase
-from pipeline.callbacks.steps import is_whole_step
+from pipeline.callbacks.parts import datamodule, train_loader
+from pipeline.callbacks.steps import is_logged, is_whole_step
 from pipeline.errors import RunFailed
-from pipeline.flops import peak_flops
+from pipeline.flops import peak_flops, precision_dtype
 
 
 class Tracker(Callback):
@@ -37,11 +38,11 @@ class Tracker(Callback):
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         assert isinstance(pl_module, LitBase)
         if pl_module.flops_per_unit() is not None:
-            self._peak = peak_flops(pl_module.device) * trainer.world_size
+            self._peak = peak_flops(pl_module.device, precision_dtype(trainer.precision)) * trainer.world_size
         self._at = time.perf_counter()
 
     def _stop_clock(self, trainer: Trainer) -> None:
-        now, waited = time.perf_counter(), trainer.train_dataloader.seconds_waited  # type: ignore[union-attr]
+        now, waited = time.perf_counter(), train_loader(trainer).seconds_waited
         self._row_seconds += now - self._at
         self._row_waited += waited - self._waited
         self.seconds += now - self._at
@@ -55,9 +56,7 @@ class Tracker(Callback):
         self.units += units
         self._row_units += units
         step = trainer.global_step
-        if not is_whole_step(trainer, batch_idx):
-            return
-        if not (step == 1 or step % trainer.log_every_n_steps == 0 or step == trainer.max_steps):
+        if not (is_whole_step(trainer, batch_idx) and is_logged(trainer)):
             return
         metrics = pl_module.step_metrics()
         if not math.isfinite(metrics["train/loss"]):
@@ -65,7 +64,7 @@ class Tracker(Callback):
         self._stop_clock(trainer)
         per_second = self._row_units / self._row_seconds
         metrics |= {
-            "train/epoch": step / trainer.datamodule.steps_per_epoch,  # type: ignore[attr-defined]
+            "train/epoch": step / datamodule(trainer).steps_per_epoch,
             f"perf/{pl_module.unit}_per_second": per_second,
             "perf/data_wait": self._row_waited / self._row_seconds,
         }

@@ -8,6 +8,7 @@ import pytest
 
 from tests.reading import ROOT, SMALL
 
+
 @pytest.fixture(scope="session")
 def text(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """20,000 characters of the Python language reference."""

@@ -32,9 +32,11 @@ NET, DATA = "--model.init_args.net", "--data.init_args"
         ([f"{NET}.dropout", "1.5"], ["dropout 1.5"]),
         ([f"{NET}.vocab_size", "5"], ["vocab_size is 5", "the data"]),
         ([f"{DATA}.max_seq_len", "999"], ["max_seq_len is 999", "16"]),
-        ([f"{DATA}.tokenizer.class_path", "datamodules.tokenizers.bpe.BPETokenizer", f"{DATA}.tokenizer.init_args.vocab_size", "100"],
-         ["100", "258"]),
+        ([f"{DATA}.tokenizer.class_path", "datamodules.tokenizers.bpe.BPETokenizer",
+          f"{DATA}.tokenizer.init_args.vocab_size", "100"], ["100", "258"]),
         (["--trainer.accumulate_grad_batches", "4"], ["accumulate_grad_batches", "micro_batch_size"]),
+        (["--seed_everything", "-1"], ["seed_everything is -1"]),
+        (["--seed_everything", "true"], ["seed_everything"]),
         (["--trainer.max_steps", "-1"], ["max_steps", "max_epochs"]),
         (["--trainer.val_check_interval", "0"], ["val_check_interval is 0"]),
         (["--trainer.precision", "17"], ["trainer.precision", "17"]),
@@ -45,7 +47,9 @@ NET, DATA = "--model.init_args.net", "--data.init_args"
         (["--config", "configs/gtp.yaml"], ["configs/gtp.yaml", "configs/gpt.yaml"]),
     ],
 )  # fmt: skip
-def test_c01_the_last_line_names_the_fault(options: list[str], words: list[str], small: list[str], inside: Any, tmp_path: Path) -> None:
+def test_c01_the_last_line_names_the_fault(
+    options: list[str], words: list[str], small: list[str], inside: Any, tmp_path: Path
+) -> None:
     run_dir = tmp_path / "runs" / "bad"
     code, _, last = inside("fit", *small, *options, "--run_dir", run_dir)
     assert code == 2, last
@@ -67,7 +71,9 @@ def test_c01_the_last_line_names_the_fault(options: list[str], words: list[str],
         ("data: 3", ["data", "3", "bad.yaml"]),
     ],
 )
-def test_c01_a_fault_in_a_file_names_the_file(yaml_text: str, words: list[str], small: list[str], inside: Any, tmp_path: Path) -> None:
+def test_c01_a_fault_in_a_file_names_the_file(
+    yaml_text: str, words: list[str], small: list[str], inside: Any, tmp_path: Path
+) -> None:
     path = tmp_path / "bad.yaml"
     path.write_text(yaml_text)
     code, _, last = inside("fit", *small, "--config", path, "--run_dir", tmp_path / "bad")
@@ -76,7 +82,8 @@ def test_c01_a_fault_in_a_file_names_the_file(yaml_text: str, words: list[str], 
 
 
 def test_c01_a_fault_in_data_names_the_file(small: list[str], inside: Any, tmp_path: Path) -> None:
-    for name, content in {"empty.txt": b"", "short.txt": b"short", "latin.txt": "é".encode("latin-1") * 999, "none.txt": None}.items():
+    contents = {"empty.txt": b"", "short.txt": b"short", "latin.txt": "é".encode("latin-1") * 999, "none.txt": None}
+    for name, content in contents.items():
         if content is not None:
             (tmp_path / name).write_bytes(content)
         code, _, last = inside("fit", *small, f"{DATA}.source.init_args.paths", tmp_path / name, "--run_dir", tmp_path / "bad")
@@ -157,7 +164,8 @@ def test_a_full_disk_leaves_the_last_good_checkpoint(small: list[str], inside: A
 
 
 def test_help_is_quick_and_imports_no_torch() -> None:
-    code = "import sys; from pipeline.__main__ import main; main(['--help']); assert not {'torch', 'lightning'} & set(sys.modules)"
+    code = "import sys; from pipeline.__main__ import main; main(['--help'])"
+    code += "; assert not {'torch', 'lightning'} & set(sys.modules)"
     subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True, capture_output=True, timeout=20)
 
 

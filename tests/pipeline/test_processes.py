@@ -1,6 +1,5 @@
 """Two processes on one machine give what one gives."""
 
-import csv
 import json
 from pathlib import Path
 from typing import Any
@@ -8,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from tests.reading import SMALL, records, run_pipeline, train_rows
+from tests.reading import SMALL, read_csv, records, run_pipeline, train_rows
 
 pytestmark = pytest.mark.slow
 
@@ -46,7 +45,7 @@ def test_w01_one_wandb_run(runs: tuple[Path, Path]) -> None:
     _, two = runs
     assert len(list((two / "wandb").glob("offline-run-*"))) == 1
     assert len([r for r in records(two) if r["type"] == "run"]) >= 1
-    rows = list(csv.DictReader(open(two / "metrics.csv")))
+    rows = read_csv(two / "metrics.csv")
     assert [int(r["step"]) for r in rows if r["train/loss"]] == list(range(1, 13))  # no row of a second rank
 
 
@@ -58,7 +57,9 @@ def test_d05_every_parameter_has_a_gradient(runs: tuple[Path, Path]) -> None:
     assert all(bool(s["exp_avg"].abs().sum() > 0) for s in state.values())
 
 
-def test_a_run_goes_on_with_another_number_of_processes(runs: tuple[Path, Path], inside: Any, text: Path, tmp_path: Path) -> None:
+def test_a_run_goes_on_with_another_number_of_processes(
+    runs: tuple[Path, Path], inside: Any, text: Path, tmp_path: Path
+) -> None:
     one, two = runs
     command = ["fit", *SMALL, "--data.init_args.source.init_args.paths", text, "--data.init_args.eval_batch_size", 50]
     more = ["--trainer.max_steps", 16]

@@ -1,6 +1,5 @@
 """Killed anywhere and started again with the same command, a run ends as if it had never stopped."""
 
-import csv
 import os
 import random
 import signal
@@ -15,7 +14,7 @@ import pytest
 import torch
 import yaml
 
-from tests.reading import ROOT, SMALL, history, records, run_pipeline, train_rows
+from tests.reading import ROOT, SMALL, history, read_csv, records, run_pipeline, train_rows
 
 DROPOUT = ["--model.init_args.net.dropout", "0.1"]
 
@@ -45,7 +44,7 @@ def weights(run_dir: Path) -> dict[str, torch.Tensor]:
 def assert_same_run(one: Path, other: Path) -> None:
     a, b = weights(one), weights(other)
     assert a.keys() == b.keys() and all(torch.equal(a[name], b[name]) for name in a)
-    rows = [list(csv.DictReader(open(d / "metrics.csv"))) for d in (one, other)]
+    rows = [read_csv(d / "metrics.csv") for d in (one, other)]
     for name in ("train/loss", "val/loss", "optim/lr", "optim/grad_norm", "val/bits_per_byte"):
         first, second = ([(r["step"], r[name]) for r in part if r[name]] for part in rows)
         assert first == second, name
@@ -118,7 +117,7 @@ def test_w05_the_wandb_run_goes_on_without_gaps(command: list[str], whole: Path,
         for row in history(run_dir):
             if name in row:
                 seen.setdefault(row["trainer/global_step"], set()).add(row[name])
-        rows = {int(r["step"]): float(r[name]) for r in csv.DictReader(open(whole / "metrics.csv")) if r[name]}
+        rows = {int(r["step"]): float(r[name]) for r in read_csv(whole / "metrics.csv") if r[name]}
         assert all(len(values) == 1 for values in seen.values())  # a row may come twice, never with another value
         assert {step: values.pop() for step, values in seen.items()} == pytest.approx(rows)
 
@@ -160,7 +159,7 @@ def test_a_changed_config_is_refused_or_shown(small: list[str], inside: Any, tmp
     assert (run_dir / "config.yaml").read_bytes() == before
     code, out, err = inside("fit", *changed, "--run_dir", run_dir, "--allow_changes")
     assert code == 0 and "0.003 -> 0.5" in out, err
-    rates = [float(r["optim/lr"]) for r in csv.DictReader(open(run_dir / "metrics.csv")) if r["optim/lr"]]
+    rates = [float(r["optim/lr"]) for r in read_csv(run_dir / "metrics.csv") if r["optim/lr"]]
     assert rates == pytest.approx([0.003 * s / 100 for s in (1, 2, 3, 4)] + [0.5 * s / 100 for s in (5, 6)])
     saved = yaml.safe_load((run_dir / "config.yaml").read_text())
     assert saved["model"]["init_args"]["optimizer"]["init_args"]["lr"] == 0.5
