@@ -93,7 +93,9 @@ class TrainLoader:
     def __iter__(self) -> Iterator[Any]:
         start = self.served // self.per_step
         order = TrainOrder(len(self.dataset), start=start, stop=self.total_steps, **self.order)
-        batches = iter(DataLoader(self.dataset, sampler=order, batch_size=None, num_workers=self.num_workers))  # type: ignore[arg-type]
+        batches: Iterator[Any] = map(self.dataset.__getitem__, order)  # without a DataLoader's own cost
+        if self.num_workers:
+            batches = iter(DataLoader(self.dataset, sampler=order, batch_size=None, num_workers=self.num_workers))  # type: ignore[arg-type]
         for _ in range(len(order)):
             asked = time.perf_counter()
             batch = next(batches)

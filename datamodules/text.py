@@ -1,6 +1,6 @@
 """Running text for language models: windows of token ids, memory-mapped."""
 
-from functools import cached_property
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,12 @@ from datamodules.batch import IGNORE_INDEX, TokenBatch
 from datamodules.order import Key
 from datamodules.sources.base import TextSource
 from datamodules.tokenizers.base import Tokenizer
+
+
+@lru_cache(maxsize=8)
+def epoch_offset(seed: int, epoch: int, max_seq_len: int) -> int:
+    """Tokens before the first window of an epoch, 0 to max_seq_len - 1."""
+    return int(np.random.default_rng((seed, epoch, 1)).integers(max_seq_len))
 
 
 class TokenWindows:
@@ -44,7 +50,7 @@ class TokenWindows:
         epoch, indices = key
         span = np.arange(self.max_seq_len + 1)
         if self.token_bytes is None:
-            offset = np.random.default_rng((self.seed, epoch, 1)).integers(self.max_seq_len)
+            offset = epoch_offset(self.seed, epoch, self.max_seq_len)
             window = torch.from_numpy(self.tokens[offset + indices[:, None] * self.max_seq_len + span].astype(np.int64))
             return {"input_ids": window[:, :-1], "labels": window[:, 1:]}
         position = indices[:, None] * self.max_seq_len + span  # (B, T + 1)
