@@ -149,6 +149,12 @@ class PipelineCLI(LightningCLI):
         except ArgumentError as error:
             raise BadInput(explain(self.given, groups, options, str(error))) from None
 
+    def _set_seed(self) -> None:
+        seed = self._get(self.config, "seed_everything")
+        if not 0 <= seed < 2**32:
+            raise BadInput(f"seed_everything is {seed}; it must be from 0 to {2**32 - 1}")
+        super()._set_seed()
+
     def _parse_ckpt_path(self) -> None:
         """A checkpoint never overrides the config (Lightning's would)."""
 
