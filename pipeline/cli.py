@@ -208,7 +208,7 @@ def quiet() -> None:
     logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
     logging.getLogger("lightning.fabric").setLevel(logging.ERROR)
     noises = ("LightningCLI's args parameter", "`broadcast_buffers`", ".*isinstance.treespec")
-    for noise in (*noises, "It is recommended to use .*sync_dist"):
+    for noise in (*noises, "It is recommended to use .*sync_dist", "The number of training batches"):
         warnings.filterwarnings("ignore", message=noise)
 
 

@@ -101,7 +101,7 @@ class RunLogger(WandbLogger):
         try:
             self.experiment.config.update(dict(self.config), allow_val_change=True)
         except (wandb.errors.CommError, wandb.errors.UsageError) as error:
-            print(f"W&B cannot be reached ({error}): the run is tracked offline")
+            print(f"W&B cannot be reached ({' '.join(str(error).split())[:200]}): the run is tracked offline")
             wandb.teardown()
             self._experiment = None
             self._wandb_init.update(mode="offline")
