@@ -89,6 +89,8 @@ class RunLogger(WandbLogger):
     @rank_zero_only
     def begin(self) -> None:
         """Opens the run, puts the whole config on it at step 0, and logs again what an earlier kill lost."""
+        # A W&B service inherited from a parent process would outlive a kill of this one and hold the run's id as "in use".
+        os.environ.pop("WANDB_SERVICE", None)
         import wandb
 
         had = sorted((self.run.path / "wandb").glob("offline-run-*/*.wandb"))
