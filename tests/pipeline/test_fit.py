@@ -173,3 +173,10 @@ def test_artifacts_when_asked_for(small: list[str], inside: Any, tmp_path: Path)
     assert code == 0, last
     artifacts = [r["artifact"] for r in records(tmp_path / "run") if r["type"] == "artifact"]
     assert sorted(sorted(a["aliases"]) for a in artifacts if a["type"] == "model") == [["best", "latest"], ["last", "latest"]]
+
+
+def test_a_service_inherited_from_a_parent_is_not_used(text: Path, tmp_path: Path) -> None:
+    options = ["--data.init_args.source.init_args.paths", text, "--trainer.max_steps", 1, "--run_dir", tmp_path / "run"]
+    ran = run_pipeline("fit", *SMALL, *options, WANDB_SERVICE="3-1-unix-/nowhere.sock")
+    assert ran.returncode == 0, ran.stderr
+    assert records(tmp_path / "run")
