@@ -5,7 +5,6 @@ import os
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -14,6 +13,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
+from lit_models.nn.weights import load_weights
 from lit_models.optim.param_groups import param_groups
 
 OptimizerFactory = Callable[[Iterable], Optimizer]
@@ -234,32 +234,3 @@ def _is_plain(value: Any) -> bool:
     if type(value) in (list, tuple):
         return all(_is_plain(part) for part in value)
     return value is None or type(value) in (str, int, float, bool)
-
-
-def check_fits(module: nn.Module, state: Mapping[str, Tensor], path: str | Path) -> None:
-    """Raises ValueError with the first missing, unexpected or misshapen name, unless `state` fits `module` exactly."""
-    own = {name: tuple(value.shape) for name, value in module.state_dict().items()}
-    given = {name: tuple(value.shape) for name, value in state.items()}
-    for name in sorted(own.keys() | given.keys()):
-        if own.get(name) != given.get(name):
-            raise ValueError(
-                f"{path} is a checkpoint of another model: {name} is {given.get(name, 'missing')} there,"
-                f" {own.get(name, 'missing')} here"
-            )
-
-
-def load_weights(module: nn.Module, path: str | Path) -> None:
-    """Starts `module` from the weights of a checkpoint. Every name and shape must fit: nothing is left at random.
-
-    Raises:
-        FileNotFoundError: no such file.
-        ValueError: it cannot be read, or is the checkpoint of another model.
-    """
-    if not Path(path).is_file():
-        raise FileNotFoundError(f"init_from: no checkpoint at {path}")
-    try:
-        state = torch.load(path, map_location="cpu", weights_only=True)["state_dict"]
-    except Exception as error:  # whatever a torn file or another kind of file makes torch say
-        raise ValueError(f"init_from: {path} is not a readable checkpoint: {' '.join(str(error).split())[:200]}") from None
-    check_fits(module, state, path)
-    module.load_state_dict(state)

@@ -8,7 +8,8 @@ from rich.console import Console
 from rich.table import Table
 
 from datamodules.base import BaseDataModule
-from lit_models.base import LitBase, check_fits
+from lit_models.base import LitBase
+from lit_models.nn.weights import check_fits
 from pipeline import errors
 from pipeline.checkpoint_io import read
 from pipeline.run_folder import RunFolder

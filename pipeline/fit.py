@@ -9,7 +9,8 @@ from rich.console import Console
 from rich.table import Table
 
 from datamodules.base import BaseDataModule
-from lit_models.base import LitBase, check_fits
+from lit_models.base import LitBase
+from lit_models.nn.weights import check_fits
 from pipeline import checkpoint_io, errors
 from pipeline.callbacks.checkpoints import Checkpoints
 from pipeline.callbacks.parts import callback

@@ -14,7 +14,8 @@ from lightning.pytorch import Callback, Trainer
 from torch import nn
 
 from datamodules.base import BaseDataModule
-from lit_models.base import LitBase, Loss, check_fits, load_weights
+from lit_models.base import LitBase, Loss
+from lit_models.nn.weights import check_fits, load_weights
 
 sgd = partial(torch.optim.SGD, lr=0.1)
 adamw = partial(torch.optim.AdamW, lr=0.1, weight_decay=0.5)
