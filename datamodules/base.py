@@ -24,13 +24,14 @@ class BaseDataModule(LightningDataModule):
         ValueError: a size is below 1, or the sizes do not divide each other.
     """
 
-    allow_zero_length_dataloader_with_multiple_devices = True  # a rank may have nothing to evaluate
-
     def __init__(
         self, batch_size: int, micro_batch_size: int | None = None, eval_batch_size: int | None = None,
         num_workers: int = 0, seed: int = 0,
     ) -> None:  # fmt: skip
         super().__init__()
+        # This rank has nothing to evaluate: it repeats the first batch, which counts for nothing, because the trainer would
+        # otherwise leave the evaluation out on this rank while the others wait for it.
+        self.idle = False
         sizes = {"batch_size": batch_size, "micro_batch_size": micro_batch_size, "eval_batch_size": eval_batch_size}
         for name, size in sizes.items():
             if size is not None and size < 1:
@@ -115,6 +116,9 @@ class BaseDataModule(LightningDataModule):
             min(len(dataset), num_batches * self.eval_batch_size), batch_size=self.eval_batch_size,
             rank=self.trainer.global_rank, world_size=self.trainer.world_size,
         )  # fmt: skip
+        self.idle = len(order) == 0
+        if self.idle:
+            order = EvalOrder(min(len(dataset), self.eval_batch_size), batch_size=self.eval_batch_size, rank=0, world_size=1)
         return DataLoader(dataset, sampler=order, batch_size=None, num_workers=self.num_workers)  # type: ignore[arg-type]
 
     def val_dataloader(self) -> DataLoader[Any]:

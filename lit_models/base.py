@@ -44,7 +44,6 @@ class LitBase(LightningModule):
         compile: run the network through torch.compile.
     """
 
-    allow_zero_length_dataloader_with_multiple_devices = True
     unit = "samples"
     """What `units` counts: the word in `perf/{unit}_per_second`."""
     counted = "sample"
@@ -193,6 +192,8 @@ class LitBase(LightningModule):
     def _finish_evaluation(self, stage: str) -> None:
         rows = [{name: (float(s), float(n)) for name, (s, n) in row.items()} for row in self._evaluated]
         self._evaluated = []
+        if getattr(getattr(self.trainer, "datamodule", None), "idle", False):
+            rows = []  # this rank only kept the others company
         if self.trainer.world_size > 1:
             gathered: list[list[dict[str, tuple[float, float]]]] = [[] for _ in range(self.trainer.world_size)]
             torch.distributed.all_gather_object(gathered, rows)

@@ -43,7 +43,11 @@ def predict(trainer: Trainer, model: LitBase, data: BaseDataModule, run: RunFold
     errors.begin(run.path)
     batches = trainer.predict(model, datamodule=data) or []
     rank = trainer.global_rank
-    columns = {name: torch.cat([batch[name] for batch in batches]).tolist() for name in batches[0]} if batches else {}
+    columns = (
+        {name: torch.cat([batch[name] for batch in batches]).tolist() for name in batches[0]}
+        if batches and not data.idle
+        else {}
+    )
     if trainer.world_size > 1:
         parts: list[dict[str, list[float]]] = [{} for _ in range(trainer.world_size)]
         torch.distributed.all_gather_object(parts, columns)

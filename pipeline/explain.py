@@ -81,7 +81,10 @@ def _class_fault(value: Any, key: str, base: Any) -> Fault:
         return f"{key}.class_path", f"{key}.class_path: {_unresolved(path)}"
     if isinstance(base, type) and not (inspect.isclass(cls) and issubclass(cls, base)):
         return f"{key}.class_path", f"{key}.class_path: {path} is no {base.__name__}"
-    return _arguments_fault(value.get("init_args") or {}, f"{key}.init_args", cls, path)
+    fault = _arguments_fault(value.get("init_args") or {}, f"{key}.init_args", cls, path)
+    if fault is None and base is not None:  # without a base it is a factory, whose first arguments come at the call
+        fault = _missing_fault(value.get("init_args") or {}, f"{key}.init_args", cls, path)
+    return fault
 
 
 def _unresolved(path: Any) -> str:
@@ -107,6 +110,13 @@ def _arguments_fault(value: Any, key: str, cls: Any, owner: str | None = None) -
         fault = _value_fault(given, f"{key}.{name}", annotation(cls, name))
         if fault:
             return fault
+    return None
+
+
+def _missing_fault(value: dict[str, Any], key: str, cls: Any, owner: str) -> Fault:
+    for name, parameter in parameters(cls).items():
+        if parameter.default is parameter.empty and name not in value:
+            return key, f"{key}.{name} is missing; {owner} needs it"
     return None
 
 

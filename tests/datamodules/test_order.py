@@ -239,8 +239,13 @@ def test_an_epoch_can_be_cut_short(limit, steps):
 def test_d06_an_evaluation_cut_short_is_the_same_on_any_number_of_ranks(world_size, limit, num_samples):
     data = Data(BATCH, eval_batch_size=6)
     data.limits = {"validation": limit, "test": 1}
-    batches = [b for rank in range(world_size) for b in data.on(rank, world_size).val_dataloader()]
-    assert sorted(i for b in batches for i in b["indices"].tolist()) == list(range(num_samples))
+    seen = []
+    for rank in range(world_size):
+        here = data.on(rank, world_size)
+        batches = list(here.val_dataloader())
+        assert batches  # an idle rank repeats the first batch, which counts for nothing
+        seen += [] if here.idle else [i for b in batches for i in b["indices"].tolist()]
+    assert sorted(seen) == list(range(num_samples))
 
 
 def test_fewer_samples_than_a_batch_are_refused():

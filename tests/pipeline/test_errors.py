@@ -96,6 +96,11 @@ def test_a_process_prints_one_line_and_no_traceback(small: list[str], tmp_path: 
     assert ran.returncode == 2 and ran.stdout == "" and len(ran.stderr.strip().splitlines()) == 1
 
 
+def test_a_missing_argument_is_named(inside: Any, tmp_path: Path) -> None:
+    code, _, last = inside("fit", "--config", "configs/gpt_char.yaml", "--run_dir", tmp_path / "bad")
+    assert code == 2 and "source.init_args.paths is missing" in last, last
+
+
 def test_commands(inside: Any) -> None:
     assert inside("fti")[0] == 2
     assert "did you mean fit" in inside("fti")[2]

@@ -41,6 +41,18 @@ def test_evaluation_counts_every_sample_once_on_any_number_of_ranks(runs: tuple[
     assert json.loads((one / "results.json").read_text())["validate"] == alone
 
 
+def test_a_rank_may_have_nothing_to_evaluate(runs: tuple[Path, Path], inside: Any) -> None:
+    """All 125 windows in one batch: the second rank has none."""
+    one, _ = runs
+    batch = ["--data.init_args.eval_batch_size", 500]
+    assert inside("validate", "--run_dir", one, "--config", one / "config.yaml", *batch)[0] == 0
+    alone = json.loads((one / "results.json").read_text())["validate"]
+    two = ["--trainer.strategy", "ddp", "--trainer.devices", 2]
+    ran = run_pipeline("validate", "--run_dir", one, "--config", one / "config.yaml", *batch, *two)
+    assert ran.returncode == 0, ran.stderr
+    assert json.loads((one / "results.json").read_text())["validate"] == alone
+
+
 def test_w01_one_wandb_run(runs: tuple[Path, Path]) -> None:
     _, two = runs
     assert len(list((two / "wandb").glob("offline-run-*"))) == 1
