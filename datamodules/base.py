@@ -1,6 +1,7 @@
 """What every datamodule shares: global batch, stateless order, loaders, what a checkpoint carries of the data."""
 
 from abc import abstractmethod
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from lightning.pytorch import LightningDataModule
@@ -64,6 +65,10 @@ class BaseDataModule(LightningDataModule):
         """What inference needs of the data (tokenizer, class names), as plain types: it goes into every checkpoint."""
         return {}
 
+    def readable(self, split: str, columns: Mapping[str, Sequence[Any]]) -> dict[str, Any]:
+        """A table of predictions on a split as people read it; `columns` are the model's, sorted by their column `index`."""
+        return dict(columns)
+
     @property
     def steps_per_epoch(self) -> int:
         """Optimizer steps in an epoch; the remainder is dropped.
@@ -112,13 +117,12 @@ class BaseDataModule(LightningDataModule):
         assert self.trainer is not None
         dataset = self.dataset(split)
         num_batches = _limited(-(-len(dataset) // self.eval_batch_size), self.limits.get(split))
-        order = EvalOrder(
-            min(len(dataset), num_batches * self.eval_batch_size), batch_size=self.eval_batch_size,
-            rank=self.trainer.global_rank, world_size=self.trainer.world_size,
-        )  # fmt: skip
+        num_samples = min(len(dataset), num_batches * self.eval_batch_size)
+        size, rank, world_size = self.eval_batch_size, self.trainer.global_rank, self.trainer.world_size
+        order = EvalOrder(dataset, num_samples, batch_size=size, rank=rank, world_size=world_size)
         self.idle = len(order) == 0
         if self.idle:
-            order = EvalOrder(min(len(dataset), self.eval_batch_size), batch_size=self.eval_batch_size, rank=0, world_size=1)
+            order = EvalOrder(dataset, min(num_samples, size), batch_size=size, rank=0, world_size=1)
         return DataLoader(dataset, sampler=order, batch_size=None, num_workers=self.num_workers)  # type: ignore[arg-type]
 
     def val_dataloader(self) -> DataLoader[Any]:

@@ -22,3 +22,33 @@ class TokenBatch(TypedDict):
     labels: Tensor  # (B, T) int64
     num_bytes: NotRequired[Tensor]  # (B,) int64: UTF-8 bytes that the labels stand for; in evaluation only
     index: NotRequired[Tensor]  # (B,) int64: number of the sample in its split; in evaluation only
+
+
+class MaskedBatch(TypedDict):
+    """Sequences of one or two sentences, some of whose tokens are hidden: [CLS] A [SEP] or [CLS] A [SEP] B [SEP].
+
+    `labels[b, t]` is the token that stood where one is to be predicted, IGNORE_INDEX elsewhere.
+    `next_sentence[b]` is 0 where B follows A in their document, 1 where B is from another document.
+    """
+
+    input_ids: Tensor  # (B, T) int64
+    segment_ids: Tensor  # (B, T) int64: 0 up to the first [SEP], 1 after it
+    attention_mask: Tensor  # (B, T) bool: True = a token, False = padding
+    labels: Tensor  # (B, T) int64
+    predicted: Tensor  # (M,) int64: the places b * T + t that have a label
+    next_sentence: NotRequired[Tensor]  # (B,) int64
+    predicted_per_pair: float  # tokens to predict over pairs, in the whole optimizer step: all micro-batches and ranks
+    num_tokens: int  # tokens without padding
+    index: Tensor  # (B,) int64: number of the sample in its split
+
+
+class SequenceBatch(TypedDict):
+    """Sentences or pairs of sentences with a class each, or with a class for each word."""
+
+    input_ids: Tensor  # (B, T) int64
+    segment_ids: Tensor  # (B, T) int64
+    attention_mask: Tensor  # (B, T) bool
+    labels: Tensor  # (B,) int64, or for words (B, T); IGNORE_INDEX where there is none
+    word_starts: NotRequired[Tensor]  # (B, T) bool: first tokens of words, where their class is predicted; for words only
+    num_tokens: int  # without padding
+    index: Tensor  # (B,) int64

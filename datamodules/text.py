@@ -47,7 +47,7 @@ class TokenWindows:
         return -(-(self.num_tokens - 1) // self.max_seq_len)
 
     def __getitem__(self, key: Key) -> TokenBatch:
-        epoch, indices = key
+        epoch, indices, *_ = key
         span = np.arange(self.max_seq_len + 1)
         if self.token_bytes is None:
             offset = epoch_offset(self.seed, epoch, self.max_seq_len)

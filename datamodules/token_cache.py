@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, TypeVar
 
 import numpy as np
 from filelock import FileLock
@@ -18,6 +18,7 @@ from datamodules.files import write_atomic
 from datamodules.sources.base import TextSource
 from datamodules.tokenizers.base import Tokenizer
 
+T = TypeVar("T")
 FORMAT = 1  # raise it with every change of the files below
 BATCH = 1 << 20  # characters encoded at once
 
@@ -42,22 +43,34 @@ def prepare(source: TextSource, tokenizer: Tokenizer, cache_dir: str | Path | No
         OSError: the cache cannot be written.
     """
     key = sha256(f"{FORMAT} {source.fingerprint()} {tokenizer.fingerprint()}".encode()).hexdigest()[:32]
+    return prepared("tokens", key, cache_dir, lambda folder: fill_folder(folder, source, tokenizer), read_folder)
+
+
+def prepared(
+    kind: str, key: str, cache_dir: str | Path | None, fill: Callable[[Path], None], read: Callable[[Path], T | None]
+) -> T:
+    """What `read` finds in the cache's folder of this kind and key, once one process has filled it; the others wait.
+
+    Args:
+        fill: makes the folder, which is put in place when it is complete.
+        read: the content of a complete folder, None for any other.
+    """
     root = Path(cache_dir).expanduser() if cache_dir is not None else default_cache_dir()
-    folder = root / "tokens" / key
-    if (found := read_folder(folder)) is not None:
+    folder = root / kind / key
+    if (found := read(folder)) is not None:
         return found
     folder.parent.mkdir(parents=True, exist_ok=True)
     with FileLock(f"{folder}.lock"):
-        if (found := read_folder(folder)) is None:  # else another process made it while this one waited
+        if (found := read(folder)) is None:  # else another process made it while this one waited
             building = folder.with_name(f"{key}.building")  # the lock makes it ours: what is there was left by a crash
             shutil.rmtree(building, ignore_errors=True)
             try:
-                fill_folder(building, source, tokenizer)
+                fill(building)
                 shutil.rmtree(folder, ignore_errors=True)
                 os.replace(building, folder)
             finally:
                 shutil.rmtree(building, ignore_errors=True)
-            found = read_folder(folder)
+            found = read(folder)
     assert found is not None, folder
     return found
 

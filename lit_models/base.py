@@ -22,11 +22,15 @@ SchedulerFactory = Callable[[Optimizer, int], LRScheduler]
 
 @dataclass(frozen=True, slots=True)
 class Loss:
-    """A step's loss as a sum and the count it was summed over; further metrics as (sum, count) too."""
+    """A step's loss as a sum and the count it was summed over; further metrics as (sum, count) too.
+
+    In training the names of `metrics` are the same in every step.
+    """
 
     sum: Tensor  # scalar, with a graph even when count is 0
     count: Tensor  # scalar int64: tokens, pairs or samples
     metrics: Mapping[str, tuple[Tensor, Tensor]] = field(default_factory=dict)
+    counts: Mapping[str, Tensor] = field(default_factory=dict)  # whole numbers that add up over batches, in evaluation only
 
 
 class LitBase(LightningModule):
@@ -40,7 +44,8 @@ class LitBase(LightningModule):
         net: the network.
         optimizer: called with parameter groups (`lit_models.optim.param_groups`).
         lr_scheduler: called with the optimizer and the run's number of optimizer steps; stepped after every optimizer step.
-        init_from: checkpoint whose weights the network starts from (warm start; optimizer and step start anew).
+        init_from: run folder or checkpoint whose weights the network starts from (warm start: optimizer and step start anew).
+            Modules named in the network's `heads` belong to a task and may differ; all the rest must fit.
         compile: run the network through torch.compile.
     """
 
@@ -61,12 +66,15 @@ class LitBase(LightningModule):
         self._optimizer_factory, self._scheduler_factory = optimizer, lr_scheduler
         self.assets: dict[str, Any] = {}
         self._loaded_hparams: dict[str, Any] = {}
-        self._window: Tensor | None = None  # (2,) loss sum and count of the optimizer step under way, this rank
+        self._window: Tensor | None = None  # (2 + 2 * metrics,) sums and counts of the optimizer step under way, this rank
+        self._window_names: list[str] = []  # of the metrics in it
         self._last: dict[str, Tensor | float] = {}  # of the last optimizer step, all ranks
         self._evaluated: list[dict[str, tuple[Tensor, Tensor]]] = []
+        self._counted: dict[str, Tensor] = {}
         self.epoch_metrics: dict[str, float] = {}  # of the last validation or test
+        self.epoch_counts: dict[str, Tensor] = {}  # of the same, all ranks
         if init_from:
-            load_weights(self, init_from)
+            print(load_weights(self, init_from, [f"net.{name}." for name in getattr(net, "heads", ())]))
 
     def __setattr__(self, name: str, value: Any) -> None:
         # Lightning notes the running hook here some fifty times a step, and a module's own way costs 4 us each time.
@@ -90,7 +98,7 @@ class LitBase(LightningModule):
         return None
 
     def derived_metrics(self, metrics: dict[str, float]) -> dict[str, float]:
-        """Metrics that follow from the exact epoch means, such as perplexity from loss."""
+        """Metrics that follow from the exact epoch means and `epoch_counts`, such as perplexity from loss."""
         return {}
 
     # ---- training -----------------------------------------------------------------------------------------------------
@@ -130,7 +138,9 @@ class LitBase(LightningModule):
             torch.cuda.default_generators[torch.cuda.current_device()].manual_seed(seed)
         loss = self.step(batch)
         dtype = torch.float32 if self.device.type == "mps" else torch.float64
-        window = torch.stack((loss.sum.detach().to(dtype), loss.count.to(dtype)))
+        sums = [(loss.sum.detach(), loss.count), *loss.metrics.values()]
+        window = torch.stack([value.to(dtype) for pair in sums for value in pair])
+        self._window_names = list(loss.metrics)
         self._window = window if self._window is None else self._window + window
         return loss.sum
 
@@ -140,13 +150,15 @@ class LitBase(LightningModule):
         world_size = self.trainer.world_size
         if world_size > 1:
             torch.distributed.all_reduce(window)
-        total, count = window
+        total, count, *others = window
         # Lightning has divided by the accumulated micro-batches, DDP by the ranks: undo both, divide by the count.
         scale = (self.trainer.accumulate_grad_batches * world_size / count.clamp(min=1)).float()
         grads = [p.grad for group in optimizer.param_groups for p in group["params"] if p.grad is not None]
         torch._foreach_mul_(grads, scale)
         norm = nn.utils.get_total_norm(grads)
         self._last = {"loss": total / count.clamp(min=1), "grad_norm": norm, "lr": optimizer.param_groups[0]["lr"]}
+        pairs = zip(self._window_names, others[::2], others[1::2], strict=True)
+        self._last |= {name: part / number.clamp(min=1) for name, part, number in pairs}
         if not count.is_cuda and not count:  # on a GPU this would wait for the device: there the gradients are merely zero
             for p in self.parameters():
                 p.grad = None
@@ -163,12 +175,13 @@ class LitBase(LightningModule):
             nn.utils.clip_grads_with_norm_(params, gradient_clip_val, self._last["grad_norm"])  # type: ignore[arg-type]
 
     def step_metrics(self) -> dict[str, float]:
-        """The last optimizer step over all ranks: loss (before the update), gradient norm (before clipping), rate.
+        """The last optimizer step over all ranks: loss and metrics (before the update), gradient norm (before clipping), rate.
 
         Reading it waits for the device: call it on logging steps only.
         """
         last = {name: float(value) for name, value in self._last.items()}
-        return {"train/loss": last["loss"], "optim/lr": last["lr"], "optim/grad_norm": last["grad_norm"]}
+        optim = {f"optim/{name}": last.pop(name) for name in ("lr", "grad_norm")}
+        return {**{f"train/{name}": value for name, value in last.items()}, **optim}
 
     def configure_optimizers(self) -> Any:
         optimizer = self._optimizer_factory(param_groups(self.net))
@@ -182,6 +195,7 @@ class LitBase(LightningModule):
     def _evaluate(self, batch: Any) -> None:
         loss = self.step(batch)
         self._evaluated.append({"loss": (loss.sum.detach(), loss.count), **loss.metrics})
+        self._counted |= {name: self._counted.get(name, 0) + count for name, count in loss.counts.items()}
 
     def validation_step(self, batch: Any, batch_idx: int) -> None:
         self._evaluate(batch)
@@ -191,13 +205,17 @@ class LitBase(LightningModule):
 
     def _finish_evaluation(self, stage: str) -> None:
         rows = [{name: (float(s), float(n)) for name, (s, n) in row.items()} for row in self._evaluated]
-        self._evaluated = []
+        counts = {name: count.cpu() for name, count in self._counted.items()}
+        self._evaluated, self._counted = [], {}
         if getattr(getattr(self.trainer, "datamodule", None), "idle", False):
-            rows = []  # this rank only kept the others company
+            rows, counts = [], {}  # this rank only kept the others company
         if self.trainer.world_size > 1:
-            gathered: list[list[dict[str, tuple[float, float]]]] = [[] for _ in range(self.trainer.world_size)]
-            torch.distributed.all_gather_object(gathered, rows)
-            rows = [row for part in gathered for row in part]
+            gathered: list[Any] = [None] * self.trainer.world_size
+            torch.distributed.all_gather_object(gathered, (rows, counts))
+            rows = [row for part, _ in gathered for row in part]
+            names = dict.fromkeys(name for _, part in gathered for name in part)
+            counts = {name: sum(part[name] for _, part in gathered if name in part) for name in names}
+        self.epoch_counts = counts
         means = {}
         for name in dict.fromkeys(name for row in rows for name in row):
             # fsum rounds once, so the order in which ranks saw the batches cannot show.

@@ -10,6 +10,7 @@ COMMANDS = {
     "test": ("pipeline.cli", "metrics on the test split"),
     "predict": ("pipeline.cli", "a table of predictions for the test split"),
     "generate": ("pipeline.generate", "text from a trained language model"),
+    "fill": ("pipeline.fill", "the likeliest words for each [MASK]"),
     "tokenize": ("pipeline.tokenize", "train a tokenizer and save it"),
     "bench": ("pipeline.bench", "step time, throughput, data wait, harness overhead, MFU"),
 }

@@ -13,6 +13,7 @@ from lightning.pytorch.cli import LightningArgumentParser, LightningCLI
 
 from datamodules.base import BaseDataModule
 from lit_models.base import LitBase
+from lit_models.nn.weights import find_checkpoint
 from pipeline import checkpoint_io
 from pipeline.config import DEFAULTS, Given, annotation, find_class, parameters
 from pipeline.errors import BadInput
@@ -55,11 +56,15 @@ class Parser(LightningArgumentParser):
 def link(parser: LightningArgumentParser, given: Given) -> None:
     """The one bit of magic: values that follow from others.
 
-    seed_everything -> data.seed; net.max_seq_len -> data.max_seq_len; data.vocab_size, num_classes, pad_id -> net.
-    Each only where both sides take it. A value given by hand that differs is refused in `check_links`.
+    seed_everything -> data.seed; net.max_seq_len -> data.max_seq_len; data.vocab_size, num_classes, nsp -> net;
+    data.classes -> model.classes. Each only where both sides take it. A value given by hand that differs is refused in
+    `check_links`. (`PipelineCLI.before_instantiate_classes` has data.init_from, which depends on the run folder.)
     """
     parser.link_arguments("seed_everything", "data.init_args.seed")
     net, data = _net_class(given), find_class(given.get("data.class_path"))
+    model = find_class(given.get("model.class_path"))
+    if model is not None and data is not None and "classes" in parameters(model) and hasattr(data, "classes"):
+        parser.link_arguments("data", "model.init_args.classes", compute_fn=_reader("classes"), apply_on="instantiate")
     if net is None or data is None:
         return
     if "max_seq_len" in parameters(net) and "max_seq_len" in parameters(data):
@@ -73,9 +78,12 @@ def _net_class(given: Given) -> Any:
     return None if model is None else annotation(model, "net")
 
 
+SIZES = ("vocab_size", "num_classes", "nsp")
+
+
 def _sizes(net: Any, data: Any) -> list[str]:
-    names = ("vocab_size", "num_classes", "pad_id")
-    return [name for name in names if inspect.isclass(net) and name in parameters(net) and hasattr(data, name)]
+    known = {*parameters(data), *dir(data)}
+    return [name for name in SIZES if inspect.isclass(net) and name in parameters(net) and name in known]
 
 
 def _reader(name: str) -> Any:
@@ -85,7 +93,8 @@ def _reader(name: str) -> Any:
 def check_links(given: Given, config: dict[str, Any]) -> None:
     """Raises BadInput where a linked value was given by hand and is another than the link's."""
     linked = {"data.init_args.seed": "seed_everything", "data.init_args.max_seq_len": "model.init_args.net.max_seq_len"}
-    linked |= {f"model.init_args.net.{name}": "the data" for name in ("vocab_size", "num_classes", "pad_id")}
+    linked |= {f"model.init_args.net.{name}": "the data" for name in SIZES}
+    linked |= {"model.init_args.classes": "the data", "data.init_args.init_from": "model.init_args.init_from"}
     for target, source in linked.items():
         value = given.get(target)
         linked_to: Any = config
@@ -160,12 +169,29 @@ class PipelineCLI(LightningCLI):
 
     # ---- what is made of it -------------------------------------------------------------------------------------------
 
+    def before_instantiate_classes(self) -> None:
+        """Where weights and tokenizer come from: a run with a checkpoint of its own needs no other, which may be gone by now."""
+        config = self.config[self.command]
+        model, data = config.model.init_args, config.data.init_args
+        own = Path(config.run_dir) / "checkpoints"
+        begun = self.command == "fit" and not config.fresh and any((own / f"{n}.ckpt").exists() for n in ("last", "best"))
+        self.init_from, source = model.get("init_from"), None
+        if begun or self.command != "fit":
+            source = checkpoint_io.find(config.run_dir, "last" if begun else config.ckpt_path)
+            model.init_from = None
+        elif self.init_from:
+            source = find_checkpoint(self.init_from)
+        if "init_from" in data:
+            data.init_from = str(source) if source and (self.init_from or not begun) else None
+
     def instantiate_trainer(self, **kwargs: Any) -> Trainer:
         self.run = RunFolder(self._get(self.config_init, "run_dir"))
         self.datamodule.prepare()
         self._dump_config()
         self.resolved = {key: value for key, value in self.config_dump.items() if key not in NOT_CONFIG}
+        self.resolved["model"]["init_args"]["init_from"] = self.init_from
         check_links(self.given, self.resolved)
+        self.resolved["data"]["init_args"].pop("init_from", None)  # it follows from where the run stands
         args = dict(self._get(self.config_init, "trainer"))
         return build_trainer(self.command, args, self.datamodule, self.run, self._get(self.config_init, "checkpoint"))
 

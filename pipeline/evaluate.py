@@ -12,6 +12,7 @@ from lit_models.base import LitBase
 from lit_models.nn.weights import check_fits
 from pipeline import errors
 from pipeline.checkpoint_io import read
+from pipeline.errors import BadInput
 from pipeline.run_folder import RunFolder
 
 
@@ -24,6 +25,8 @@ def evaluate(trainer: Trainer, model: LitBase, data: BaseDataModule, run: RunFol
         return
     if run.config.exists():
         run.write_results(**{command: {"checkpoint": weights.name, "step": step, **model.epoch_metrics}})
+    if not model.epoch_metrics:
+        raise BadInput(f"the {'validation' if command == 'validate' else 'test'} split has no labels: see predict")
     table = Table(title=f"{command} of {weights}, step {step}", title_justify="left")
     table.add_column("metric")
     table.add_column("value", justify="right")
@@ -54,7 +57,9 @@ def predict(trainer: Trainer, model: LitBase, data: BaseDataModule, run: RunFold
         columns = {name: sum((part.get(name, []) for part in parts), []) for name in next(p for p in parts if p)}
     if rank:
         return
-    table = pyarrow.table(columns).sort_by("index")
+    order = sorted(range(len(columns["index"])), key=lambda i: (columns["index"][i], columns.get("place", columns["index"])[i]))
+    columns = {name: [values[i] for i in order] for name, values in columns.items()}
+    table = pyarrow.table(data.readable("test", columns))
     path = run.path / f"predictions.{form}"
     path.parent.mkdir(parents=True, exist_ok=True)
     if form == "csv":
@@ -68,5 +73,8 @@ def _load(model: LitBase, data: BaseDataModule, command: str, weights: Path) -> 
     data.dataset("validation" if command == "validate" else "test")  # refuses a split that is not there, before anything runs
     checkpoint = read(weights)
     check_fits(model, checkpoint["state_dict"], weights)
+    known, given = (assets.get("classes") for assets in (checkpoint["assets"], data.assets()))
+    if known != given:
+        raise BadInput(f"{weights} was trained on the classes {known}, and the data have {given}")
     model.load_state_dict(checkpoint["state_dict"])
     return checkpoint["global_step"]

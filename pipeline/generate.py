@@ -4,14 +4,13 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-import torch
 from jsonargparse import auto_cli
 
-from datamodules.tokenizers.base import Tokenizer, load_tokenizer
+from datamodules.tokenizers.base import Tokenizer
 from lit_models.nn.generation import generate as continue_prompts
 from lit_models.nn.gpt import GPT
-from pipeline import checkpoint_io
 from pipeline.errors import BadInput
+from pipeline.trained import load_network
 
 
 def generate(
@@ -46,11 +45,9 @@ def generate(
         use_cache: keep keys and values of earlier tokens; the text is the same without, and slower to come.
         device: auto, cpu, cuda, ...
     """
-    if run_dir is None and ckpt_path in ("best", "last"):
-        raise BadInput("give --run_dir, or a checkpoint file as --ckpt_path")
     if num_samples < 1:
         raise BadInput(f"num_samples is {num_samples}; it must be at least 1")
-    net, tokenizer = load(checkpoint_io.find(run_dir or ".", ckpt_path), device)
+    net, tokenizer = load_network(GPT, "lit_models.gpt.LitGPT", run_dir, ckpt_path, device)
     prompts = [text for text in _prompts(prompt, prompts_file) for _ in range(num_samples)]
     ids = [_encode(text, tokenizer, net.max_seq_len) for text in prompts]
     seeds = [seed + i % num_samples for i in range(len(prompts))]
@@ -71,23 +68,6 @@ def generate(
                 row.append(token)
     for i, (text, row) in enumerate(zip(prompts, rows, strict=True)):
         print(f"--- {i + 1} of {len(prompts)}\n{text}{tokenizer.decode(row)}")
-
-
-def load(path: Path, device: str = "auto") -> tuple[GPT, Tokenizer]:
-    """The network and the tokenizer that a checkpoint carries.
-
-    Raises:
-        BadInput: it is the checkpoint of something other than a language model.
-    """
-    checkpoint = checkpoint_io.read(path)
-    hparams, assets = checkpoint.get("hyper_parameters", {}), checkpoint.get("assets", {})
-    if hparams.get("_class_path", "lit_models.gpt.LitGPT") != "lit_models.gpt.LitGPT" or "tokenizer" not in assets:
-        raise BadInput(f"{path} is a checkpoint of {hparams.get('_class_path', 'another model')}; generate needs one of LitGPT")
-    if device == "auto":
-        device = "cuda" if torch.cuda.is_available() else "cpu"
-    net = GPT(**hparams["net"])
-    net.load_state_dict({name.removeprefix("net."): value for name, value in checkpoint["state_dict"].items()})
-    return net.eval().to(device), load_tokenizer(assets["tokenizer"])
 
 
 def stream_text(steps: Iterator[list[int | None]], tokenizer: Tokenizer) -> Iterator[str]:

@@ -1,4 +1,4 @@
-"""What every text source shares: the contract, cutting splits, and the checks of bad text."""
+"""What every source shares: the contracts, cutting splits, and the checks of bad text."""
 
 from __future__ import annotations
 
@@ -12,25 +12,51 @@ if TYPE_CHECKING:  # importing it takes 0.8 s, and a warm token cache never need
     import datasets
 
 
-class TextSource(ABC):
-    """Documents of text, cut into splits."""
+class Source(ABC):
+    """Examples, cut into splits."""
 
     @abstractmethod
     def load(self) -> datasets.DatasetDict:
-        """Splits `train`, `validation` and, where there is one, `test`; column `text`, one document a row.
+        """Splits `train`, `validation` and, where there is one, `test`, with the columns that the class states.
 
         Raises:
             FileNotFoundError: a file, package or data set is not there.
-            ValueError: what is there is not text; the message names the file or row.
+            ValueError: what is there is not what was expected; the message names the file or row.
         """
 
     @abstractmethod
     def fingerprint(self) -> str:
-        """A digest that changes with all that changes the text (content, options, cleaning); reads bytes, parses nothing."""
+        """A digest that changes with all that changes the examples (content, options, cleaning); reads bytes, parses nothing."""
 
     @abstractmethod
     def describe(self) -> str:
         """The files or the data set in a few words, to name them in an error."""
+
+
+class TextSource(Source):
+    """Documents of text: column `text`, one document a row."""
+
+
+class SentenceSource(Source):
+    """Labelled sentences or sentence pairs: columns `text`, `text_pair` (in pairs only) and `label`.
+
+    A label is the name of its class, None where it is not known (in `test` only).
+    """
+
+    def classes(self) -> list[str] | None:
+        """The classes in the order of their numbers, where the data fix one; else they are sorted. Call it after `load`."""
+        return None
+
+
+class WordSource(Source):
+    """Labelled words: columns `words` and `labels`, two lists of the same length, one sentence a row.
+
+    A label is the name of its class, None where it is not known (in `test` only).
+    """
+
+    def classes(self) -> list[str] | None:
+        """The classes in the order of their numbers, where the data fix one; else they are sorted. Call it after `load`."""
+        return None
 
 
 def check_fraction(name: str, value: float) -> None:

@@ -43,7 +43,7 @@ class HubText(TextSource):
         """
         import datasets
 
-        loaded = self._download()
+        loaded = download(self.name, self.config, self.revision)
         if "train" not in loaded:
             raise ValueError(f"{self.describe()} has no split train, only {', '.join(loaded)}")
         splits = {"train": self._texts(loaded["train"], "train")}
@@ -61,25 +61,11 @@ class HubText(TextSource):
         return datasets.DatasetDict(splits)
 
     def fingerprint(self) -> str:
-        folder = Path(self.name)
-        files = sorted(p for p in folder.rglob("*") if p.is_file()) if folder.is_dir() else []
-        contents = [part for path in files for part in (str(path.relative_to(folder)), path)]
         options = (self.name, self.config, self.column, self.val_fraction, self.revision)
-        return digest("hub", CLEANING, *options, *contents)
+        return digest("hub", CLEANING, *options, *local_contents(self.name))
 
     def describe(self) -> str:
-        return f"the data set {self.name}" + (f" ({self.config})" if self.config else "")
-
-    def _download(self) -> datasets.DatasetDict:
-        import datasets
-
-        try:
-            return datasets.load_dataset(self.name, self.config, revision=self.revision)
-        except (FileNotFoundError, ConnectionError) as error:  # DatasetNotFoundError is a FileNotFoundError
-            hint = "name a set on the hub, or a local folder of Parquet, JSON lines, CSV or text files"
-            raise FileNotFoundError(f"{self.describe()} cannot be found or reached: {first_line(error)}; {hint}") from None
-        except Exception as error:  # each file format has errors of its own
-            raise ValueError(f"{self.describe()} does not load: {first_line(error)}") from None
+        return title(self.name, self.config)
 
     def _texts(self, rows: datasets.Dataset, split: str) -> datasets.Dataset:
         if self.column not in rows.column_names:
@@ -95,6 +81,35 @@ class HubText(TextSource):
         if not kept:
             raise ValueError(f"column {self.column!r} of {self.describe()} is empty in split {split}: text was expected")
         return rows if len(kept) == len(rows) else rows.select(kept)
+
+
+def title(name: str, config: str | None) -> str:
+    return f"the data set {name}" + (f" ({config})" if config else "")
+
+
+def download(name: str, config: str | None, revision: str | None) -> datasets.DatasetDict:
+    """All splits of a data set on the hub, or in a local folder.
+
+    Raises:
+        FileNotFoundError: there is no such data set, or the hub cannot be reached.
+        ValueError: it does not load.
+    """
+    import datasets
+
+    try:
+        return datasets.load_dataset(name, config, revision=revision)
+    except (FileNotFoundError, ConnectionError) as error:  # DatasetNotFoundError is a FileNotFoundError
+        hint = "name a set on the hub, or a local folder of Parquet, JSON lines, CSV or text files"
+        raise FileNotFoundError(f"{title(name, config)} cannot be found or reached: {first_line(error)}; {hint}") from None
+    except Exception as error:  # each file format has errors of its own
+        raise ValueError(f"{title(name, config)} does not load: {first_line(error)}") from None
+
+
+def local_contents(name: str) -> list[object]:
+    """Where a data set is a local folder, the names and bytes of its files, for `digest`."""
+    folder = Path(name)
+    files = sorted(p for p in folder.rglob("*") if p.is_file()) if folder.is_dir() else []
+    return [part for path in files for part in (str(path.relative_to(folder)), path)]
 
 
 def first_line(error: Exception) -> str:

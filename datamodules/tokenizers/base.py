@@ -118,6 +118,15 @@ class Tokenizer(ABC):
         """(V,) int64: how many bytes of text each id stands for, 0 for special tokens; for bits per byte."""
         return np.array([0 if self._is_special(i) else len(b) for i, b in enumerate(self._table)], dtype=np.int64)
 
+    def word_edges(self) -> np.ndarray:
+        """(V, 2) bool: whether the text of each id begins, and ends, with a letter, a digit or a part of a character.
+
+        A word goes on from one token to the next where the one ends so and the other begins so.
+        """
+        inside = np.array([chr(b).isalnum() if b < 0x80 else True for b in range(256)])
+        edges = [(inside[entry[0]], inside[entry[-1]]) if entry else (False, False) for entry in self._table]
+        return np.array(edges) & (self.token_bytes() > 0)[:, None]
+
     def to_json(self) -> str:
         """One line that `load_tokenizer` reads; also before training, then without a vocabulary."""
         return json.dumps({"type": self.kind, **self._state()}, ensure_ascii=False)

@@ -27,8 +27,10 @@ class BPETokenizer(Tokenizer):
     stand-in characters (so `!` to `~` as in ASCII, space after them), then merges in the order they were learned. Neither the
     order of the documents nor hashing has a say. A small text gives fewer ids than `vocab_size`.
 
+    With `lowercase` a text is encoded, and comes back, in small letters.
+
     `path` names a saved tokenizer, or a `tokenizer.json` of byte-level BPE in Hugging Face's format such as GPT-2's. The file
-    then decides everything: `vocab_size` and `special_tokens` are not looked at.
+    then decides everything: the other arguments are not looked at.
 
     Source: Sennrich et al. (arXiv:1508.07909), algorithm 1; GPT-2 (Radford et al. 2019), section 2.2, for bytes and pre-tokens.
     """
@@ -40,8 +42,9 @@ class BPETokenizer(Tokenizer):
         vocab_size: int = 2048,
         special_tokens: list[str] = ["[PAD]", "[EOS]"],  # noqa: B006 - copied, never changed
         path: str | None = None,
+        lowercase: bool = False,
     ) -> None:
-        self._wanted_size = vocab_size
+        self._wanted_size, self._lowercase = vocab_size, lowercase
         self._model: dict[str, Any] | None = None  # Hugging Face's JSON, once trained
         if path is not None:
             self._set_file(Path(path))
@@ -56,9 +59,11 @@ class BPETokenizer(Tokenizer):
         if self.is_trained:
             return
         from tokenizers import Tokenizer as Backend
-        from tokenizers import decoders, models, pre_tokenizers, trainers
+        from tokenizers import decoders, models, normalizers, pre_tokenizers, trainers
 
         backend = Backend(models.BPE())
+        if self._lowercase:
+            backend.normalizer = normalizers.Lowercase()
         backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
         backend.decoder = decoders.ByteLevel()
         trainer = trainers.BpeTrainer(
@@ -121,12 +126,12 @@ class BPETokenizer(Tokenizer):
         return table
 
     def _state(self) -> dict[str, Any]:
-        wanted = {} if self.is_trained else {"vocab_size": self._wanted_size}
+        wanted = {} if self.is_trained else {"vocab_size": self._wanted_size, "lowercase": self._lowercase}
         return {"special_tokens": self.special_tokens, **wanted, "tokenizer": self._model}
 
     def _set_state(self, state: dict[str, Any]) -> None:
         self._model = None if state["tokenizer"] is None else checked(state["tokenizer"])
-        self._wanted_size = int(state.get("vocab_size", 0))
+        self._wanted_size, self._lowercase = int(state.get("vocab_size", 0)), bool(state.get("lowercase", False))
         self.special_tokens = list(state["special_tokens"])
 
     def _set_file(self, path: Path) -> None:

@@ -109,13 +109,16 @@ class MultiHeadAttention(nn.Module):
     ) -> tuple[Float[Tensor, "B H T K"], Float[Tensor, "B H S K"], Float[Tensor, "B H S K"]]:
         batch, _, dim = x.shape
         source = x if context is None else context
-        if mask is not None:
-            attended = _four_dims(mask).any(2).any(1)[:, -source.shape[1] :, None]  # (B, S, 1)
-            source = source.masked_fill(~attended, 0.0)
-        if source is x:
+        ignored = None  # (B, S, 1) sources whose content must not matter: a weight of 0 times NaN would be NaN
+        if mask is not None and not _is_finite(source):
+            ignored = ~_four_dims(mask).any(2).any(1)[:, -source.shape[1] :, None]
+        if context is None:
             qkv = self.qkv(x).view(batch, -1, 3, self.num_heads, dim // self.num_heads)
             q, k, v = qkv.permute(2, 0, 3, 1, 4).unbind(0)
+            if ignored is not None:
+                k, v = k.masked_fill(ignored[:, None], 0.0), v.masked_fill(ignored[:, None], 0.0)
         else:
+            source = source if ignored is None else source.masked_fill(ignored, 0.0)
             weights = self.qkv.weight.split((dim, 2 * dim))
             biases = (None, None) if self.qkv.bias is None else self.qkv.bias.split((dim, 2 * dim))
             q = linear(x, weights[0], biases[0]).view(batch, -1, self.num_heads, dim // self.num_heads).transpose(1, 2)
@@ -126,6 +129,11 @@ class MultiHeadAttention(nn.Module):
         if cache is not None:
             k, v = cache.append(k, v)
         return q, k, v
+
+
+def _is_finite(x: Tensor) -> bool:
+    """Whether x is known to hold no NaN and no infinity; asked on the CPU only, a device would have to be waited for."""
+    return x.is_cpu and not torch.compiler.is_compiling() and bool(x.detach().sum().isfinite())
 
 
 def _four_dims(mask: Tensor) -> Tensor:
@@ -153,16 +161,19 @@ def _weights(q: Tensor, k: Tensor, mask: Tensor | None, is_causal: bool) -> Floa
     shape = (batch, heads, length, k.shape[2])
     empty = None
     if mask is None and is_causal and q.is_cpu:
-        bias = _causal_bias(length, k.shape[2], q.dtype)
+        bias = _causal_bias(length, k.shape[2], q.dtype)[None, None]
     elif (allowed := _allowed(q, k, mask, is_causal)) is None:
-        bias = q.new_zeros(())
+        bias = q.new_zeros((1, 1, 1, 1))
     else:
         # The lowest number instead of -inf: a row without keys becomes uniform, not NaN, and is then set to zero.
         bias = q.new_zeros(allowed.shape).masked_fill_(~allowed, torch.finfo(q.dtype).min)
         empty = None if mask is None else ~allowed.any(-1, keepdim=True)
+        if empty is not None and empty.is_cpu and not torch.compiler.is_compiling() and not empty.any():
+            empty = None
     scores = torch.baddbmm(  # scale, mask and product in one pass
-        bias.expand(shape).flatten(0, 1), q.flatten(0, 1), k.flatten(0, 1).transpose(1, 2), alpha=1 / math.sqrt(head_dim)
-    )
+        bias[0] if bias.shape[:2] == (1, 1) else bias.expand(batch, heads, -1, -1).flatten(0, 1),
+        q.flatten(0, 1), k.flatten(0, 1).transpose(1, 2), alpha=1 / math.sqrt(head_dim),
+    )  # fmt: skip
     weights = scores.softmax(-1).view(shape)
     return weights if empty is None else weights.masked_fill(empty, 0.0)
 

@@ -1,6 +1,6 @@
 """Weights from a checkpoint file: all of them, or an error."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import torch
@@ -19,18 +19,47 @@ def check_fits(module: nn.Module, state: Mapping[str, Tensor], path: str | Path)
             )
 
 
-def load_weights(module: nn.Module, path: str | Path) -> None:
-    """Starts `module` from the weights of a checkpoint. Every name and shape must fit: nothing is left at random.
+def find_checkpoint(path: str | Path) -> Path:
+    """A checkpoint file: `path` itself, or in a run folder the best one, or else the last.
+
+    Raises:
+        FileNotFoundError: there is none.
+    """
+    path = Path(path)
+    candidates = [path, path / "checkpoints" / "best.ckpt", path / "checkpoints" / "last.ckpt"]
+    for candidate in candidates:
+        if candidate.is_file():
+            return candidate
+    raise FileNotFoundError(f"init_from: no checkpoint at {path}" + (", a folder without checkpoints" if path.is_dir() else ""))
+
+
+def load_weights(module: nn.Module, path: str | Path, heads: Sequence[str] = ()) -> str:
+    """Starts `module` from the weights of a checkpoint, and says in one line which were taken.
+
+    Every name and shape must fit, so that nothing is left at random, except below the prefixes `heads`: there what the checkpoint
+    does not have stays as it is, and what `module` does not have is left.
 
     Raises:
         FileNotFoundError: no such file.
         ValueError: it cannot be read, or is the checkpoint of another model.
     """
-    if not Path(path).is_file():
-        raise FileNotFoundError(f"init_from: no checkpoint at {path}")
+    file = find_checkpoint(path)
     try:
-        state = torch.load(path, map_location="cpu", weights_only=True)["state_dict"]
+        given: dict[str, Tensor] = torch.load(file, map_location="cpu", weights_only=True)["state_dict"]
     except Exception as error:  # whatever a torn file or another kind of file makes torch say
-        raise ValueError(f"init_from: {path} is not a readable checkpoint: {' '.join(str(error).split())[:200]}") from None
-    check_fits(module, state, path)
-    module.load_state_dict(state)
+        raise ValueError(f"init_from: {file} is not a readable checkpoint: {' '.join(str(error).split())[:200]}") from None
+    own = module.state_dict()
+    fits = {name for name, value in given.items() if name in own and own[name].shape == value.shape}
+    free = {name for name in own.keys() | given.keys() if name.startswith(tuple(heads)) and name not in fits}
+    taken = {name: value for name, value in given.items() if name not in free}
+    check_fits(module, {**{name: own[name] for name in own.keys() & free}, **taken}, file)
+    module.load_state_dict(taken, strict=False)
+    parts = [f"init_from {file}: {len(taken)} tensors taken"]
+    for what, names in (("new", own.keys() & free), ("left", (given.keys() - own.keys()) & free)):
+        if names:
+            parts.append(f"{what}: {', '.join(sorted({_head(name, heads) for name in names}))}")
+    return "; ".join(parts)
+
+
+def _head(name: str, heads: Sequence[str]) -> str:
+    return next(prefix for prefix in heads if name.startswith(prefix)).removeprefix("net.").rstrip(".")

@@ -23,7 +23,7 @@ class Echo:
         return self.num_samples
 
     def __getitem__(self, key):
-        epoch, indices = key
+        epoch, indices, *_ = key
         return {"epoch": epoch, "indices": np.asarray(indices)}
 
 
@@ -78,7 +78,7 @@ def test_the_length_is_the_number_of_batches():
     for world_size, micro in TOPOLOGIES:
         it = loader(21, world_size, micro, 0)
         assert len(it) == len(served(it)) == 6 * BATCH // (micro * world_size)
-        order = TrainOrder(21, start=2, stop=5, **it.order)
+        order = TrainOrder(Echo(21), start=2, stop=5, **it.order)
         assert len(order) == len(list(order))
 
 
@@ -128,10 +128,10 @@ def test_d06_7_items_on_2_ranks_train_for_the_same_number_of_steps():
 @pytest.mark.parametrize("batch_size", [1, 2, 3, 7, 10])
 @pytest.mark.parametrize("num_samples", [0, 1, 7, 12])
 def test_d06_evaluation_covers_each_sample_exactly_once(num_samples, batch_size, world_size):
-    orders = [EvalOrder(num_samples, batch_size=batch_size, rank=r, world_size=world_size) for r in range(world_size)]
+    orders = [EvalOrder(Echo(num_samples), num_samples, batch_size=batch_size, rank=r, world_size=world_size) for r in range(world_size)]
     for order in orders:
         assert len(order) == len(list(order))
-    batches = [indices.tolist() for order in orders for _, indices in order]
+    batches = [indices.tolist() for order in orders for _, indices, _ in order]
     assert sorted(i for batch in batches for i in batch) == list(range(num_samples))
     assert {tuple(batch) for batch in batches} == {
         tuple(range(num_samples)[i : i + batch_size]) for i in range(0, num_samples, batch_size)
@@ -139,7 +139,7 @@ def test_d06_evaluation_covers_each_sample_exactly_once(num_samples, batch_size,
 
 
 def test_d06_a_rank_without_samples_has_no_batch():
-    order = EvalOrder(7, batch_size=3, rank=3, world_size=4)
+    order = EvalOrder(Echo(7), 7, batch_size=3, rank=3, world_size=4)
     assert len(order) == 0 and list(order) == []
 
 

@@ -278,7 +278,7 @@ if __name__ == "__main__":
     windows[0, np.arange(1)]
     n = len(windows) // 8
     sizes = {"batch_size": 8, "micro_batch_size": 8, "rank": 0, "world_size": 1, "steps_per_epoch": n}
-    order = TrainOrder(len(windows), seed=0, start=0, stop=n, **sizes)
+    order = TrainOrder(windows, seed=0, start=0, stop=n, **sizes)
     for method in ("spawn", "fork"):
         before = anonymous()
         options = {"batch_size": None, "num_workers": 1, "multiprocessing_context": method}

@@ -92,7 +92,7 @@ def test_o05_the_training_loss_is_that_of_the_next_token(make_data):
     t = trainer()
     t.fit(model, datamodule=data)
     nats = []
-    ((epoch, indices),) = TrainOrder(len(t.train_dataloader.dataset), start=0, stop=1, **t.train_dataloader.order)
+    ((epoch, indices, _),) = TrainOrder(t.train_dataloader.dataset, start=0, stop=1, **t.train_dataloader.order)
     ids = open_tokens(data.dataset("train").path).tolist()
     offset = np.random.default_rng((0, epoch, 1)).integers(T)
     for i in indices:

@@ -1,0 +1,106 @@
+"""What the datamodules of BERT share: a tokenizer with its special tokens, from a pre-trained run where there is one."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import torch
+
+from datamodules.base import BaseDataModule
+from datamodules.tokenizers.base import SPECIAL_TOKENS, Tokenizer, load_tokenizer
+
+
+@dataclass(frozen=True)
+class SpecialIds:
+    """The ids that sequences are made with."""
+
+    pad: int
+    cls: int
+    sep: int
+    mask: int
+
+    @classmethod
+    def of(cls, tokenizer: Tokenizer) -> "SpecialIds":
+        """
+        Raises:
+            ValueError: the tokenizer lacks one.
+        """
+        ids = {name: getattr(tokenizer, f"{name}_id") for name in ("pad", "cls", "sep", "mask")}
+        if missing := [f"[{name.upper()}]" for name, i in ids.items() if i is None]:
+            wanted = ", ".join(name for name in SPECIAL_TOKENS if name != "[EOS]")
+            raise ValueError(f"the tokenizer lacks {' '.join(missing)}: give it the special_tokens [{wanted}]")
+        return cls(**ids)
+
+
+def one_line(text: str) -> str:
+    """As sentences are encoded: single spaces, and one in front, so that a word is the same token wherever it stands."""
+    return " " + " ".join(text.split())
+
+
+def pretrained_assets(path: str) -> dict[str, Any]:
+    """What a checkpoint carries for inference: `tokenizer`, and `classes` where it has some.
+
+    Raises:
+        ValueError: it cannot be read, or carries no tokenizer.
+    """
+    try:
+        assets = torch.load(path, map_location="cpu", weights_only=True, mmap=True)["assets"]
+    except Exception as error:  # whatever a torn file or another kind of file makes torch say
+        raise ValueError(f"init_from: {path} is not a readable checkpoint: {' '.join(str(error).split())[:200]}") from None
+    if "tokenizer" not in assets:
+        raise ValueError(f"init_from: {path} carries no tokenizer: it is not of a model of text")
+    return assets
+
+
+class EncodedDataModule(BaseDataModule):
+    """Sequences of token ids with [CLS] and [SEP].
+
+    Args:
+        tokenizer: with [PAD] [CLS] [SEP] [MASK]; trained on the train split if it is not yet. Not looked at with init_from.
+        max_seq_len: tokens of a sequence at most; the runner links it to the network's.
+        init_from: checkpoint whose tokenizer, and whose classes where it has the same task's, are used; the runner links it to
+            the model's, and when a trained model is evaluated to its own.
+        cache_dir: where tokenizer and ids are kept. Default: `$XDG_CACHE_HOME/lit-pipeline`.
+
+    Raises:
+        ValueError: max_seq_len is below 8, or the tokenizer lacks a special token.
+    """
+
+    def __init__(
+        self, tokenizer: Tokenizer, batch_size: int, max_seq_len: int = 128, init_from: str | None = None,
+        micro_batch_size: int | None = None, eval_batch_size: int | None = None, num_workers: int = 0, seed: int = 0,
+        cache_dir: str | None = None,
+    ) -> None:  # fmt: skip
+        super().__init__(batch_size, micro_batch_size, eval_batch_size, num_workers, seed)
+        if max_seq_len < 8:
+            raise ValueError(f"max_seq_len is {max_seq_len}; it must be at least 8")
+        self.max_seq_len, self.init_from, self.cache_dir = max_seq_len, init_from, cache_dir
+        self._given_tokenizer = tokenizer
+
+    @cached_property
+    def _pretrained(self) -> dict[str, Any]:
+        return pretrained_assets(self.init_from) if self.init_from else {}
+
+    @cached_property
+    def _tokenizer(self) -> Tokenizer:
+        """The one to start from: trained where it comes from a checkpoint."""
+        text = self._pretrained.get("tokenizer")
+        return load_tokenizer(text) if text else self._given_tokenizer
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        raise NotImplementedError
+
+    @property
+    def vocab_size(self) -> int:
+        return self.tokenizer.vocab_size
+
+    def assets(self) -> dict[str, Any]:
+        return {"tokenizer": self.tokenizer.to_json()}
+
+
+def starts_of(lengths: Iterable[int]) -> np.ndarray:
+    """(n + 1,) where each of n parts that stand one after the other begins; last, where they end."""
+    return np.concatenate([[0], np.cumsum(np.fromiter(lengths, dtype=np.int64))]).astype(np.int64)

@@ -1,0 +1,155 @@
+"""What fine-tuning on sentences and on words shares: classes, sequences kept on disk, tables of predictions."""
+
+import json
+from abc import abstractmethod
+from collections.abc import Iterable, Mapping, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from lightning.pytorch.utilities import rank_zero_only
+
+from datamodules.batch import IGNORE_INDEX
+from datamodules.encoded import EncodedDataModule, SpecialIds
+from datamodules.files import write_atomic
+from datamodules.sentence_cache import cache_key
+from datamodules.sequences import LabelledSequences, Layout
+from datamodules.sources.base import SentenceSource, WordSource
+from datamodules.token_cache import prepared
+from datamodules.tokenizers.base import Tokenizer
+
+FORMAT = 1  # raise it with every change of the files or of the layout
+Row = Mapping[str, Any]
+
+
+class LabelledDataModule(EncodedDataModule):
+    """Sequences whose classes are the source's own or, where it has none and no train split, those of a trained model."""
+
+    source: SentenceSource | WordSource
+    per_word = False
+    cut_means = ""
+    """What happens to a row that does not fit into max_seq_len."""
+
+    @abstractmethod
+    def _texts(self, row: Row) -> Iterable[str]:
+        """What a tokenizer is trained on."""
+
+    @abstractmethod
+    def _lay_out(self, rows: Iterable[Row], tokenizer: Tokenizer, special: SpecialIds, labels: "Labels") -> Layout:
+        """The sequences of a split."""
+
+    @cached_property
+    def _prepared(self) -> tuple[Tokenizer, list[str], dict[str, LabelledSequences]]:
+        known = self._pretrained.get("classes")
+        key = cache_key((FORMAT, type(self).__name__, self.max_seq_len, known), self.source, self._tokenizer)
+        folder = prepared(type(self).__name__, key, self.cache_dir, lambda path: self._fill(path, known), _complete)
+        meta = json.loads((folder / "meta.json").read_text())
+        tokenizer = Tokenizer.load(folder / "tokenizer.json")
+        for split, num_cut in meta["cut"].items():
+            if num_cut:
+                what = f"{num_cut} rows of more than max_seq_len {self.max_seq_len} tokens"
+                rank_zero_only(print)(f"{self.source.describe()}: {split}: {what} are {self.cut_means}")
+        pad_id = SpecialIds.of(tokenizer).pad
+        datasets = {split: LabelledSequences(folder, split, pad_id, self.per_word) for split in meta["cut"]}
+        return tokenizer, meta["classes"], datasets
+
+    def _fill(self, folder: Path, known: list[str] | None) -> None:
+        splits = self.source.load()
+        tokenizer = Tokenizer.from_json(self._tokenizer.to_json())
+        labels = Labels(self._classes(splits, known))
+        if not tokenizer.is_trained:
+            if "train" not in splits:
+                raise ValueError(f"{self.source.describe()} has no train split, and the tokenizer is not trained")
+            tokenizer.train(text for row in splits["train"] for text in self._texts(row))
+        special = SpecialIds.of(tokenizer)
+        folder.mkdir()
+        cut = {}
+        for split, rows in splits.items():
+            labels.split = split
+            layout = self._lay_out(rows, tokenizer, special, labels)
+            if not layout.ids:
+                raise ValueError(f"{self.source.describe()}: the {split} split is empty")
+            layout.save(folder, split, tokenizer.vocab_size)
+            cut[split] = layout.num_cut
+        tokenizer.save(folder / "tokenizer.json")
+        write_atomic(folder / "meta.json", json.dumps({"classes": labels.classes, "cut": cut}))
+
+    def _classes(self, splits: Mapping[str, Iterable[Row]], known: list[str] | None) -> list[str]:
+        column = "labels" if self.per_word else "label"
+        classes = self.source.classes()
+        if classes is None and "train" in splits:
+            names = {name for row in splits["train"] for name in (row[column] if self.per_word else [row[column]])}
+            classes = in_order(names)
+        if classes is None and known is None:
+            raise ValueError(f"{self.source.describe()} has no train split, so that its classes are not known")
+        if classes is not None and len(classes) < 2:
+            raise ValueError(f"{self.source.describe()}: all labels are {classes[0]!r}, where two classes or more are needed")
+        return classes or known or []
+
+    def prepare(self) -> None:
+        self._prepared  # noqa: B018
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        return self._prepared[0]
+
+    @property
+    def classes(self) -> list[str]:
+        return self._prepared[1]
+
+    @property
+    def num_classes(self) -> int:
+        return len(self.classes)
+
+    def dataset(self, split: str) -> LabelledSequences:
+        splits = self._prepared[2]
+        if split not in splits:
+            raise ValueError(f"{self.source.describe()} has no {split} split; it has {', '.join(splits)}")
+        return splits[split]
+
+    def assets(self) -> dict[str, Any]:
+        return {**super().assets(), "classes": self.classes}
+
+    def named(self, columns: Mapping[str, Sequence[Any]]) -> dict[str, list[Any]]:
+        """The columns prediction, probability and, where labels are known, label of a table, with classes by name."""
+        names = {IGNORE_INDEX: None, **dict(enumerate(self.classes))}
+        table = {"prediction": [names[i] for i in columns["prediction"]], "probability": list(columns["probability"])}
+        if any(i != IGNORE_INDEX for i in columns["label"]):
+            table["label"] = [names[i] for i in columns["label"]]
+        return table
+
+
+class Labels:
+    """Class names to numbers, for rows of `split`."""
+
+    def __init__(self, classes: list[str]) -> None:
+        self.classes, self.split = classes, ""
+        self._numbers: dict[str | None, int] = {None: IGNORE_INDEX, **{name: i for i, name in enumerate(classes)}}
+
+    def __call__(self, name: str | None, row: Row, number: int) -> int:
+        """
+        Raises:
+            ValueError: there is no such class, with the row.
+        """
+        if name not in self._numbers:
+            where = row.get("row") or f"{self.split}, row {number + 1}"
+            shown = ", ".join(self.classes[:20]) + (", ..." if len(self.classes) > 20 else "")
+            raise ValueError(f"{where}: the label {name!r} is none of the classes {shown}")
+        return self._numbers[name]
+
+
+def in_order(names: Iterable[str]) -> list[str]:
+    """Sorted; by their value where all are whole numbers."""
+    names = set(names)
+    if all(name.removeprefix("-").isdecimal() for name in names):
+        return sorted(names, key=int)
+    return sorted(names)
+
+
+def _complete(folder: Path) -> Path | None:
+    try:
+        meta = json.loads((folder / "meta.json").read_text())  # written last
+        Tokenizer.load(folder / "tokenizer.json")
+        return folder if all((folder / f"{split}.npz").is_file() for split in meta["cut"]) else None
+    except (OSError, ValueError, KeyError):
+        return None

@@ -1,0 +1,42 @@
+"""What a checkpoint carries of a trained model, for the commands that need nothing else."""
+
+from typing import TypeVar
+
+import torch
+from torch import nn
+
+from datamodules.tokenizers.base import Tokenizer, load_tokenizer
+from pipeline import checkpoint_io
+from pipeline.errors import BadInput
+
+N = TypeVar("N", bound=nn.Module)
+
+
+def load_network(
+    network: type[N], objective: str, run_dir: str | None, ckpt_path: str, device: str = "auto"
+) -> tuple[N, Tokenizer]:
+    """The network, ready for inference, and the tokenizer.
+
+    Args:
+        network: its class.
+        objective: the class that it was trained with, by its dotted path.
+        run_dir: run folder of the model.
+        ckpt_path: best, last or a file; with a file run_dir is not needed.
+        device: auto, cpu, cuda, ...
+
+    Raises:
+        BadInput: there is no such checkpoint, or it is one of another kind of model.
+    """
+    if run_dir is None and ckpt_path in ("best", "last"):
+        raise BadInput("give --run_dir, or a checkpoint file as --ckpt_path")
+    path = checkpoint_io.find(run_dir or ".", ckpt_path)
+    checkpoint = checkpoint_io.read(path)
+    hparams, assets = checkpoint.get("hyper_parameters", {}), checkpoint.get("assets", {})
+    if hparams.get("_class_path", objective) != objective or "net" not in hparams or "tokenizer" not in assets:
+        found = hparams.get("_class_path", "another model")
+        raise BadInput(f"{path} is a checkpoint of {found}, where one of {objective} is needed")
+    if device == "auto":
+        device = "cuda" if torch.cuda.is_available() else "cpu"
+    net = network(**hparams["net"])
+    net.load_state_dict({name.removeprefix("net."): value for name, value in checkpoint["state_dict"].items()})
+    return net.eval().to(device), load_tokenizer(assets["tokenizer"])
