@@ -42,10 +42,12 @@ def allowed(module: str, imported: str) -> bool:
     for package in PURE:
         if is_in(module, (package,)):
             return is_in(imported, (package, "torch", "jaxtyping", *sys.stdlib_module_names))
+    if is_in(module, ("lit_models.metrics",)):
+        return is_in(imported, ("lit_models.metrics", "torch", "torchmetrics", "jaxtyping", *sys.stdlib_module_names))
     if is_in(module, ("datamodules",)):
         return not is_in(imported, ("lit_models", "pipeline"))
     if is_in(module, ("lit_models",)):
-        ours = is_in(imported, ("lit_models.base", *PURE, "datamodules.batch", "datamodules.tokenizers.base"))
+        ours = is_in(imported, ("lit_models.base", "lit_models.metrics", *PURE, "datamodules.batch", "datamodules.tokenizers.base"))
         return ours or not is_in(imported, PACKAGES)
     return True  # the runner and the tests
 
@@ -100,6 +102,7 @@ def test_every_folder_of_code_is_a_package():
         ("lit_models.nn.gpt", "from ..losses import language"),
         ("lit_models.nn.gpt", "from lit_models.base import LitBase"),
         ("lit_models.losses.language", "import lit_models.nn.gpt"),
+        ("lit_models.metrics.spans", "from lit_models.losses.language import token_cross_entropy"),
         ("lit_models.losses.language", "from datamodules.batch import IGNORE_INDEX"),
         ("lit_models.optim.schedules", "if True:\n    from lit_models import nn"),
         ("datamodules.text", "from lit_models.nn.gpt import GPT"),
@@ -120,6 +123,7 @@ def test_a_wrong_arrow_is_seen(module, source):
         ("lit_models.gpt", "from datamodules.batch import TokenBatch\nfrom datamodules.tokenizers.base import Tokenizer"),
         ("lit_models.gpt", "from lit_models.base import LitBase\nfrom .nn.gpt import GPT\nimport lightning.pytorch"),
         ("lit_models.nn.gpt", "import math\nfrom torch import nn\nfrom .attention import KVCache\nfrom jaxtyping import Float"),
+        ("lit_models.bert", "from lit_models.metrics.spans import spans"),
         ("datamodules.text", "from datamodules.base import BaseDataModule\nimport numpy\nfrom . import token_cache"),
     ],
 )
