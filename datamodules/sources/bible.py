@@ -147,11 +147,11 @@ def pairs(verses: Verses) -> dict[str, list[Example]]:
     made: dict[str, list[Example]] = {}
     for split in (*BOOKS, "train"):
         own = free if split == "train" else splits == split
-        wanted = np.flatnonzero(own & differs)
+        wanted = np.flatnonzero(own & differs).tolist()
         chosen = dict(zip(wanted, similarity.nearest(wanted, own | free), strict=True))
         made[split] = [
             {"text": first[i], "text_pair": second[chosen.get(i, i)], "label": "different" if i in chosen else "same"}
-            for i in np.flatnonzero(own)
+            for i in np.flatnonzero(own).tolist()
         ]
         if split != "train":
             free[list(chosen.values())] = False

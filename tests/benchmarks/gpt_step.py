@@ -2,12 +2,8 @@
 
     python -m tests.benchmarks.gpt_step [--threads 2] [--rounds 40] [--steps 5]
 
-The size of configs/gpt_char.yaml: vocabulary 65, context 64, batch 12, 4 layers, 4 heads, 128 wide, dropout 0. A step
-is forward, loss, backward, clipping at 1.0, AdamW, zero_grad, on the same random batches. All rows live in one process
-with the same allocator settings (the system's, unless MALLOC_* is set outside) and alternate: every round runs `steps`
-steps of each row, in turn forwards and backwards, so that a slow spell of the machine meets all of them alike. A round
-counts by the median of its steps; a ratio is the median over rounds of row / first row. This measures the network, loss
-and optimizer, not the runner.
+The size of configs/gpt_char.yaml: vocabulary 65, context 64, batch 12, 4 layers, 4 heads, 128 wide, dropout 0, on random
+batches, timed as tests/benchmarks/timing.py says. This measures the network, loss and optimizer, not the runner.
 
 nanoGPT asks for fused AdamW on CUDA only, so "AdamW" is torch's default here; "fused" gives it ours.
 Source: https://github.com/karpathy/nanoGPT, model.py and train.py, written anew.
@@ -15,10 +11,6 @@ Source: https://github.com/karpathy/nanoGPT, model.py and train.py, written anew
 
 import argparse
 import math
-import os
-import statistics
-import time
-from collections.abc import Callable
 
 import torch
 from torch import Tensor, nn
@@ -26,7 +18,7 @@ from torch.nn import functional as F
 
 from lit_models.losses.language import token_cross_entropy
 from lit_models.nn.gpt import GPT
-from lit_models.optim.param_groups import param_groups
+from tests.benchmarks.timing import Row, measure, report
 
 VOCAB, CONTEXT, BATCH, LAYERS, HEADS, WIDTH = 65, 64, 12, 4, 4, 128
 
@@ -66,24 +58,6 @@ class NanoGPT(nn.Module):
         for block in self.h:
             x = block(x)
         return self.lm_head(self.ln_f(x))
-
-
-class Row:
-    """A network, its loss and its optimizer."""
-
-    def __init__(self, net: nn.Module, loss: Callable[[nn.Module, Tensor, Tensor], Tensor], fused: bool) -> None:
-        self.net, self.loss = net.train(), loss
-        groups = [{k: v for k, v in g.items() if k in ("params", "weight_decay")} for g in param_groups(net)]
-        options = {"fused": True} if fused else {}
-        self.optimizer = torch.optim.AdamW(groups, lr=1e-3, betas=(0.9, 0.99), weight_decay=0.1, **options)
-
-    def step(self, ids: Tensor, labels: Tensor) -> float:
-        loss = self.loss(self.net, ids, labels)
-        loss.backward()
-        torch.nn.utils.clip_grad_norm_(self.net.parameters(), 1.0)
-        self.optimizer.step()
-        self.optimizer.zero_grad(set_to_none=True)
-        return float(loss.detach())
 
 
 def ours_loss(net: nn.Module, ids: Tensor, labels: Tensor) -> Tensor:
@@ -131,41 +105,18 @@ def rows() -> dict[str, Row]:
     return out
 
 
-def main() -> None:
+def main(argv: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--rounds", type=int, default=40)
     parser.add_argument("--steps", type=int, default=5, help="optimizer steps of each row in a round")
-    args = parser.parse_args()
+    args = parser.parse_args(argv)
     torch.set_num_threads(args.threads)
     torch.manual_seed(0)
     table = rows()
     data = torch.randint(VOCAB, (args.steps, BATCH, CONTEXT + 1))
     batches = [(x[:, :-1].contiguous(), x[:, 1:].contiguous()) for x in data]
-    times: dict[str, list[float]] = {name: [] for name in table}
-    losses: dict[str, float] = {}
-    for number in range(-3, args.rounds):  # three rounds warm up
-        for name, row in list(table.items())[:: 1 if number % 2 else -1]:
-            seconds = []
-            for ids, labels in batches:
-                start = time.perf_counter()
-                losses[name] = row.step(ids, labels)
-                seconds.append(time.perf_counter() - start)
-            if number >= 0:
-                times[name].append(statistics.median(seconds))
-    settings = {k: v for k, v in os.environ.items() if k.startswith("MALLOC_") or k == "LD_PRELOAD"}
-    print(
-        f"torch {torch.__version__}, {torch.get_num_threads()} threads of {os.cpu_count()} cores, "
-        f"{args.rounds} rounds of {args.steps} steps, allocator {settings or 'as the system has it'}"
-    )
-    first = next(iter(times.values()))
-    print(f"{'':34} {'ms/step':>8} {'tokens/s':>9} {'/ first':>8} {'parameters':>11} {'last loss':>9}")
-    for name, seconds in times.items():
-        median = statistics.median(seconds)
-        ratio = statistics.median(a / b for a, b in zip(seconds, first, strict=True))
-        size = sum(p.numel() for p in table[name].net.parameters())
-        line = f"{median * 1e3:8.2f} {BATCH * CONTEXT / median:9,.0f} {ratio:8.2f} {size:11,} {losses[name]:9.4f}"
-        print(f"{name:34} {line}")
+    report(table, measure(table, batches, args.rounds), args.steps, BATCH * CONTEXT)
 
 
 if __name__ == "__main__":

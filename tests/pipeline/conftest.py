@@ -19,6 +19,15 @@ def text(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
+@pytest.fixture(scope="session")
+def documents(text: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The same text as a folder of 40 documents."""
+    folder, content = tmp_path_factory.mktemp("documents"), text.read_text(encoding="utf-8")
+    for i in range(40):
+        (folder / f"{i:02}.txt").write_text(content[i * 500 : (i + 1) * 500], encoding="utf-8")
+    return folder
+
+
 @pytest.fixture(autouse=True)
 def environment(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> None:
     monkeypatch.chdir(ROOT)

@@ -75,17 +75,12 @@ def test_every_clear_sentence_is_in_one_split_with_the_sign_of_its_ratings(split
     assert found == expected and len(found) == sum(map(len, splits.values())) == 10_070
 
 
-@pytest.mark.parametrize(
-    ("split", "text", "label"),
-    [
-        ("train", "Offers that rare combination of entertainment and education.", "positive"),
-        ("train", "Effective but too tepid biopic", "negative"),
-        ("validation", "Manages to be original, even though it rips off many of its ideas.", "positive"),
-        ("test", "Griffin & Co. manage to be spectacularly outrageous.", "positive"),
-    ],
-)
-def test_examples(splits, split, text, label):
-    assert (text, label) in pairs(splits[split])
+def test_examples(splits):
+    train, validation, test = map(pairs, splits.values())
+    assert ("Offers that rare combination of entertainment and education.", "positive") in train
+    assert ("Effective but too tepid biopic", "negative") in train
+    assert ("Manages to be original, even though it rips off many of its ideas.", "positive") in validation
+    assert ("Griffin & Co. manage to be spectacularly outrageous.", "positive") in test
 
 
 def test_texts_are_tidy(splits):
@@ -97,11 +92,7 @@ def test_texts_are_tidy(splits):
 
 @pytest.mark.parametrize(
     ("domain", "positive", "negative", "text"),
-    [
-        ("amazon", 1738, 1231, "well worth the money."),
-        ("news", 1174, 1756, "Sure."),
-        ("tweets", 2267, 1011, "LMAO, AMAZING!"),
-    ],
+    [("amazon", 1738, 1231, "well worth the money."), ("news", 1174, 1756, "Sure."), ("tweets", 2267, 1011, "LMAO, AMAZING!")],
 )
 def test_another_domain_is_tested_whole(splits, domain, positive, negative, text):
     other = RatedReviews(domain).load()
@@ -110,18 +101,13 @@ def test_another_domain_is_tested_whole(splits, domain, positive, negative, text
     tested = {words(t) for t in other["test"]["text"]}
     for split in ("train", "validation"):
         assert pairs(other[split]) == [pair for pair in pairs(splits[split]) if words(pair[0]) not in tested]
-        assert len(splits[split]) - len(other[split]) <= 1
 
 
 @pytest.mark.parametrize("domain", FILES)
 def test_no_text_twice(domain):
     texts = [words(text) for rows in RatedReviews(domain).load().values() for text in rows["text"]]
-    assert len(texts) == len(set(texts)) > 11_000 - 1_000 * (domain == "movies")
-
-
-def test_words_compare_texts():
-    assert words("Well WORTH it!") == words("well, worth  it") == "well worth it"
-    assert words(":-)") != words(":-(")
+    assert len(texts) == len(set(texts)) > 10_000
+    assert words("Well WORTH it!") == words("well, worth  it") != words(":-)") != words(":-(")
 
 
 def test_the_first_training_sentences_by_digest(splits):
@@ -204,10 +190,8 @@ def test_a_broken_file_is_named_with_its_line(files, message):
 
 
 def test_fingerprint_follows_the_options(monkeypatch):
-    prints = {
-        RatedReviews(**options).fingerprint()
-        for options in ({}, {"test_domain": "news"}, {"min_rating": 1}, {"num_train": 5}, {"num_train": 6})
-    }
+    options = ({}, {"test_domain": "news"}, {"min_rating": 1}, {"num_train": 5}, {"num_train": 6})
+    prints = {RatedReviews(**chosen).fingerprint() for chosen in options}
     assert len(prints) == 5 and RatedReviews().fingerprint() in prints
     monkeypatch.setattr(reviews, "CLEANING", reviews.CLEANING + 1)
     assert RatedReviews().fingerprint() not in prints
