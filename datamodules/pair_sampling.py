@@ -20,8 +20,8 @@ SHORT = 0.1
 class SentencePairs:
     """[CLS] A [SEP] B [SEP], drawn anew in every epoch; or [CLS] A [SEP] without next-sentence prediction.
 
-    A window of about max_seq_len tokens moves over each document, from an offset drawn for (epoch, document), and begins where a
-    sentence does. A border between two of its sentences is drawn: A is what comes before. With probability 1/2 B is what
+    A window of about max_seq_len tokens moves over each document, from an offset drawn for (epoch, document), and begins where
+    a sentence does. A border between two of its sentences is drawn: A is what comes before. With probability 1/2 B is what
     comes after (next_sentence 0), else sentences of another document, from a random one on, up to the same length (1).
     A sentence of more than half a window is cut into pieces, which count as sentences: no text is lost.
 

@@ -12,6 +12,7 @@ from datamodules.files import write_atomic
 from datamodules.order import Key
 from datamodules.sentence_cache import IdFile, write_ids
 
+
 @dataclass
 class Layout:
     """The sequences of a split, one after the other.
@@ -33,10 +34,11 @@ class Layout:
     num_cut: int = 0
 
     def add(self, ids: list[int], border: int, labels: list[int], places: list[int], origin: tuple[int, int]) -> None:
-        for column, value in (
-            (self.ids, ids), (self.borders, border), (self.labels, labels), (self.places, places), (self.origin, origin),
-        ):  # fmt: skip
-            column.append(value)  # type: ignore[attr-defined]
+        self.ids.append(ids)
+        self.borders.append(border)
+        self.labels.append(labels)
+        self.places.append(places)
+        self.origin.append(origin)
 
     def save(self, folder: Path, split: str, vocab_size: int) -> None:
         """Writes the files that LabelledSequences reads."""
@@ -48,7 +50,7 @@ class Layout:
             "places": np.array([place for row in self.places for place in row], dtype=np.int64),
             "origin": np.array(self.origin, dtype=np.int64).reshape(-1, 2),
         }
-        write_atomic(folder / f"{split}.npz", lambda file: np.savez(file, **arrays))
+        write_atomic(folder / f"{split}.npz", lambda file: np.savez(file, **arrays))  # type: ignore[arg-type]
 
 
 class LabelledSequences:

@@ -13,7 +13,7 @@ from datamodules.tokenizers.base import Tokenizer
 class WordDataModule(LabelledDataModule):
     """Classes of the words of a sentence, [CLS] words [SEP], each at the word's first token. Batches are `SequenceBatch`.
 
-    A sentence that does not fit into max_seq_len becomes several sequences, cut between words, and is counted: no label is lost.
+    A sentence that does not fit into max_seq_len becomes several, cut between words, and is counted: no label is lost.
 
     Args:
         source: where the sentences come from.
@@ -73,7 +73,8 @@ class WordDataModule(LabelledDataModule):
 
 def fitting(words: list[list[int]], budget: int) -> Iterator[tuple[int, list[list[int]]]]:
     """Runs of words that have `budget` ids at most, each with the number of its first word; a longer word is cut off."""
-    first, piece, size = 0, [], 0
+    piece: list[list[int]] = []
+    first = size = 0
     for number, word in enumerate(words):
         word = word[:budget]
         if size + len(word) > budget:

@@ -66,7 +66,7 @@ class LitBERT(LitBase):
         return {"loss": loss, "mlm_perplexity": math.exp(min(metrics["mlm_loss"], 700.0))}
 
     def predict_step(self, batch: MaskedBatch, batch_idx: int) -> dict[str, Tensor]:
-        """Each predicted token: sample, place in it, the token that stood there, the likeliest one and its probability; (M,)."""
+        """Each predicted token: sample, place in it, its token, the likeliest one and that one's probability; (M,)."""
         logits = self.net(batch["input_ids"], batch["segment_ids"], batch["attention_mask"], batch["predicted"]).mlm
         probability, prediction = logits.float().softmax(-1).max(-1)
         row, place = batch["predicted"] // batch["labels"].shape[1], batch["predicted"] % batch["labels"].shape[1]

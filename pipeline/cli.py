@@ -170,7 +170,7 @@ class PipelineCLI(LightningCLI):
     # ---- what is made of it -------------------------------------------------------------------------------------------
 
     def before_instantiate_classes(self) -> None:
-        """Where weights and tokenizer come from: a run with a checkpoint of its own needs no other, which may be gone by now."""
+        """Where weights and tokenizer come from: a run with a checkpoint of its own needs no other, which may be gone."""
         config = self.config[self.command]
         model, data = config.model.init_args, config.data.init_args
         own = Path(config.run_dir) / "checkpoints"

@@ -47,7 +47,8 @@ def allowed(module: str, imported: str) -> bool:
     if is_in(module, ("datamodules",)):
         return not is_in(imported, ("lit_models", "pipeline"))
     if is_in(module, ("lit_models",)):
-        ours = is_in(imported, ("lit_models.base", "lit_models.metrics", *PURE, "datamodules.batch", "datamodules.tokenizers.base"))
+        contracts = ("datamodules.batch", "datamodules.tokenizers.base")
+        ours = is_in(imported, ("lit_models.base", "lit_models.metrics", *PURE, *contracts))
         return ours or not is_in(imported, PACKAGES)
     return True  # the runner and the tests
 

@@ -26,7 +26,7 @@ class Source(ABC):
 
     @abstractmethod
     def fingerprint(self) -> str:
-        """A digest that changes with all that changes the examples (content, options, cleaning); reads bytes, parses nothing."""
+        """A digest that changes with all that changes the examples (content, options, cleaning); it parses nothing."""
 
     @abstractmethod
     def describe(self) -> str:

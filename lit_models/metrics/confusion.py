@@ -25,5 +25,3 @@ def f1_scores(confusion: Int[Tensor, "C C"]) -> dict[str, float]:
     occurring = scores[occurrences > 0]
     found = {"macro_f1": float(occurring.mean())} if occurring.numel() else {}
     return {**found, "f1": float(scores[1])} if len(confusion) == 2 else found
-
-

@@ -122,9 +122,7 @@ class MLMHead(nn.Module):
         self.norm = nn.LayerNorm(embed_dim, eps=LAYER_NORM_EPS)
         self.bias = nn.Parameter(torch.zeros(vocab_size))
 
-    def forward(
-        self, features: Float[Tensor, "*batch D"], token_embedding: Float[Tensor, "V D"]
-    ) -> Float[Tensor, "*batch V"]:
+    def forward(self, features: Float[Tensor, "*batch D"], token_embedding: Float[Tensor, "V D"]) -> Float[Tensor, "*batch V"]:
         return linear(self.norm(F.gelu(self.dense(features))), token_embedding, self.bias)
 
 
@@ -141,7 +139,7 @@ class Pooler(nn.Module):
 
 @dataclass
 class PreTrainingLogits:
-    """Logits of the predicted tokens, and (with next-sentence prediction) of 0 = the second sentence follows, 1 = it does not."""
+    """Logits of the predicted tokens and, with nsp, of 0 = the second sentence follows and 1 = it does not."""
 
     mlm: Float[Tensor, "*positions V"]
     nsp: Float[Tensor, "B 2"] | None
@@ -151,7 +149,7 @@ class PreTrainingLogits:
 class BERT(BERTEncoder):
     """BERT for pre-training: masked tokens, and whether the second sentence follows the first.
 
-    Source: Devlin et al. 2019, section 3.1; without next-sentence prediction (nsp: false) Liu et al. 2019 (RoBERTa), section 4.2.
+    Source: Devlin et al. 2019, section 3.1; without next-sentence prediction (nsp: false) Liu et al. 2019, section 4.2.
     """
 
     def __init__(self, vocab_size: int, max_seq_len: int, *, nsp: bool = True, embed_dim: int = 768, **encoder: Any):

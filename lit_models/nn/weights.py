@@ -36,8 +36,8 @@ def find_checkpoint(path: str | Path) -> Path:
 def load_weights(module: nn.Module, path: str | Path, heads: Sequence[str] = ()) -> str:
     """Starts `module` from the weights of a checkpoint, and says in one line which were taken.
 
-    Every name and shape must fit, so that nothing is left at random, except below the prefixes `heads`: there what the checkpoint
-    does not have stays as it is, and what `module` does not have is left.
+    Every name and shape must fit, so that nothing is left at random, except below the prefixes `heads`: there what the
+    checkpoint does not have stays as it is, and what `module` does not have is left.
 
     Raises:
         FileNotFoundError: no such file.

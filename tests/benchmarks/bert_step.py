@@ -34,7 +34,7 @@ def make_batch(size: int, context: int, vocab_size: int) -> tuple[Tensor, ...]:
     mask = place < length[:, None]
     tokens = torch.randint(NUM_SPECIAL, vocab_size, (size, context))
     chosen = (torch.rand(size, context) < 0.15) & mask
-    chosen[:, 1] = True  # a pair has one at least
+    chosen[:, 1] |= ~chosen.any(1)  # a pair has one at least
     ids = tokens.where(~chosen, MASK).where(mask, PAD)
     segments = ((place >= length[:, None] // 2) & mask).long()
     labels = tokens.where(chosen, IGNORE)

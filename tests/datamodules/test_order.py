@@ -128,7 +128,8 @@ def test_d06_7_items_on_2_ranks_train_for_the_same_number_of_steps():
 @pytest.mark.parametrize("batch_size", [1, 2, 3, 7, 10])
 @pytest.mark.parametrize("num_samples", [0, 1, 7, 12])
 def test_d06_evaluation_covers_each_sample_exactly_once(num_samples, batch_size, world_size):
-    orders = [EvalOrder(Echo(num_samples), num_samples, batch_size=batch_size, rank=r, world_size=world_size) for r in range(world_size)]
+    sizes = {"batch_size": batch_size, "world_size": world_size}
+    orders = [EvalOrder(Echo(num_samples), num_samples, rank=r, **sizes) for r in range(world_size)]
     for order in orders:
         assert len(order) == len(list(order))
     batches = [indices.tolist() for order in orders for _, indices, _ in order]

@@ -110,7 +110,8 @@ def test_evaluation_is_exact_whatever_the_batches(make_data: Any, eval_batch_siz
     with torch.no_grad():
         logits = model.net(batch["input_ids"], batch["segment_ids"], batch["attention_mask"])
     counted = batch["labels"] != -100
-    mlm, nsp = F.cross_entropy(logits.mlm[counted], batch["labels"][counted]), F.cross_entropy(logits.nsp, batch["next_sentence"])
+    mlm = F.cross_entropy(logits.mlm[counted], batch["labels"][counted])
+    nsp = F.cross_entropy(logits.nsp, batch["next_sentence"])
     found = model.epoch_metrics
     assert found["val/loss"] == pytest.approx(float(mlm + nsp), rel=1e-5)
     hits = (logits.mlm.argmax(-1) == batch["labels"])[counted].double().mean()
@@ -148,9 +149,7 @@ def test_k07_a_warm_start_takes_all_but_the_heads(tmp_path: Path, nsp: bool, cap
     assert f"new: {new}; left: {left}" in said
 
 
-def test_k07_a_head_for_other_classes_starts_anew_and_this_is_said(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_k07_a_head_for_other_classes_starts_anew_and_this_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     three = saved(tmp_path / "three.ckpt", classifier().net)
     assert "new" not in (capsys.readouterr(), classifier(three), capsys.readouterr().out)[-1]
     classifier(three, num_classes=2)
