@@ -96,13 +96,19 @@ class LinearTagger:
 
     def fit(self, sentences: Iterable[list[str]], labels: Iterable[list[str]]) -> None:
         inputs = self.vectorizer.fit_transform(found for each in sentences for found in features(each))
-        self.classifier.fit(inputs, [label for each in labels for label in each])
+        self.classifier.fit(narrow(inputs), [label for each in labels for label in each])
 
     def predict(self, sentences: Iterable[list[str]]) -> list[list[str]]:
         listed = list(sentences)
         inputs = self.vectorizer.transform(found for each in listed for found in features(each))
-        predicted = iter(self.classifier.predict(inputs).tolist())
+        predicted = iter(self.classifier.predict(narrow(inputs)).tolist())
         return [[next(predicted) for _ in each] for each in listed]
+
+
+def narrow(matrix: sparse.csr_matrix) -> sparse.csr_matrix:
+    """With indices of 32 bits: DictVectorizer makes them of 64, which SGDClassifier refuses."""
+    indices, indptr = (array.astype(np.int32) for array in (matrix.indices, matrix.indptr))
+    return sparse.csr_matrix((matrix.data, indices, indptr), shape=matrix.shape)
 
 
 @cache

