@@ -28,10 +28,15 @@ class SpecialIds:
             ValueError: the tokenizer lacks one.
         """
         ids = {name: getattr(tokenizer, f"{name}_id") for name in ("pad", "cls", "sep", "mask")}
-        if missing := [f"[{name.upper()}]" for name, i in ids.items() if i is None]:
-            wanted = ", ".join(name for name in SPECIAL_TOKENS if name != "[EOS]")
-            raise ValueError(f"the tokenizer lacks {' '.join(missing)}: give it the special_tokens [{wanted}]")
+        refuse_missing([f"[{name.upper()}]" for name, i in ids.items() if i is None])
         return cls(**ids)
+
+
+def refuse_missing(names: list[str]) -> None:
+    """Raises ValueError where special tokens are missing."""
+    if names:
+        wanted = ", ".join(name for name in SPECIAL_TOKENS if name != "[EOS]")
+        raise ValueError(f"the tokenizer lacks {' '.join(names)}: give it the special_tokens [{wanted}]")
 
 
 def one_line(text: str) -> str:
@@ -85,9 +90,14 @@ class EncodedDataModule(BaseDataModule):
 
     @cached_property
     def _tokenizer(self) -> Tokenizer:
-        """The one to start from: trained where it comes from a checkpoint."""
+        """The one to start from: trained where it comes from a checkpoint. An unfit one is refused before any work."""
         text = self._pretrained.get("tokenizer")
-        return load_tokenizer(text) if text else self._given_tokenizer
+        tokenizer = load_tokenizer(text) if text else self._given_tokenizer
+        if tokenizer.is_trained:
+            SpecialIds.of(tokenizer)
+        else:
+            refuse_missing([name for name in ("[PAD]", "[CLS]", "[SEP]", "[MASK]") if name not in tokenizer.special_tokens])
+        return tokenizer
 
     @property
     def tokenizer(self) -> Tokenizer:

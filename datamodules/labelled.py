@@ -1,6 +1,5 @@
 """What fine-tuning on sentences and on words shares: classes, sequences kept on disk, tables of predictions."""
 
-import json
 from abc import abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
@@ -11,11 +10,10 @@ from lightning.pytorch.utilities import rank_zero_only
 
 from datamodules.batch import IGNORE_INDEX
 from datamodules.encoded import EncodedDataModule, SpecialIds
-from datamodules.files import write_atomic
 from datamodules.sentence_cache import cache_key
 from datamodules.sequences import LabelledSequences, Layout
 from datamodules.sources.base import SentenceSource, WordSource
-from datamodules.token_cache import prepared
+from datamodules.token_cache import prepared, read_meta, write_meta
 from datamodules.tokenizers.base import Tokenizer
 
 FORMAT = 1  # raise it with every change of the files or of the layout
@@ -42,8 +40,8 @@ class LabelledDataModule(EncodedDataModule):
     def _prepared(self) -> tuple[Tokenizer, list[str], dict[str, LabelledSequences]]:
         known = self._pretrained.get("classes")
         key = cache_key((FORMAT, type(self).__name__, self.max_seq_len, known), self.source, self._tokenizer)
-        folder = prepared(type(self).__name__, key, self.cache_dir, lambda path: self._fill(path, known), _complete)
-        meta = json.loads((folder / "meta.json").read_text())
+        kind = type(self).__name__
+        folder, meta = prepared(kind, key, self.cache_dir, lambda path: self._fill(path, known), _complete)
         tokenizer = Tokenizer.load(folder / "tokenizer.json")
         for split, num_cut in meta["cut"].items():
             if num_cut:
@@ -72,7 +70,7 @@ class LabelledDataModule(EncodedDataModule):
             layout.save(folder, split, tokenizer.vocab_size)
             cut[split] = layout.num_cut
         tokenizer.save(folder / "tokenizer.json")
-        write_atomic(folder / "meta.json", json.dumps({"classes": labels.classes, "cut": cut}))
+        write_meta(folder, classes=labels.classes, cut=cut)
 
     def _classes(self, splits: Mapping[str, Iterable[Row]], known: list[str] | None) -> list[str]:
         column = "labels" if self.per_word else "label"
@@ -142,14 +140,10 @@ def in_order(names: Iterable[str]) -> list[str]:
     """Sorted; by their value where all are whole numbers."""
     names = set(names)
     if all(name.removeprefix("-").isdecimal() for name in names):
-        return sorted(names, key=int)
+        return sorted(names, key=lambda name: (int(name), name))
     return sorted(names)
 
 
-def _complete(folder: Path) -> Path | None:
-    try:
-        meta = json.loads((folder / "meta.json").read_text())  # written last
-        Tokenizer.load(folder / "tokenizer.json")
-        return folder if all((folder / f"{split}.npz").is_file() for split in meta["cut"]) else None
-    except (OSError, ValueError, KeyError):
-        return None
+def _complete(folder: Path) -> tuple[Path, dict[str, Any]] | None:
+    meta = read_meta(folder)
+    return None if meta is None else (folder, meta)

@@ -35,7 +35,8 @@ class SentencePairs:
         self.file, self.special, self.nsp = sentences.file, special, nsp
         self.seed, self.whole_word, self.mask_fraction = seed, whole_word, mask_fraction
         self.budget = max_seq_len - (3 if nsp else 2)  # tokens of text in a window
-        self.edges, self.ordinary_ids = tokenizer.word_edges(), np.flatnonzero(tokenizer.token_bytes())
+        self.edges, self.ordinary = tokenizer.word_edges(), tokenizer.token_bytes() > 0  # [UNK] is never to be predicted
+        self.all_ordinary = tokenizer.unk_id is None or not (self.file.ids == tokenizer.unk_id).any()
         self.starts, self.documents, self.num_cut = cut_long(sentences, max(1, self.budget // 2))
         num_sentences = np.diff(self.documents)
         ends = self.starts[self.documents]
@@ -64,8 +65,9 @@ class SentencePairs:
         first, last = self.documents[document], self.documents[document + 1]  # sentences
         begin, end = self.starts[first], self.starts[last]  # tokens
         room = np.where(draw(_SHORT) < SHORT, 2 + (draw(_LENGTH) * (self.budget - 1)).astype(np.int64), self.budget)
-        place = (self.window_of[indices] + draw(_OFFSET, document)) * self.budget
-        place = begin + np.minimum(place.astype(np.int64), np.maximum(0, end - begin - self.budget))
+        latest = np.searchsorted(self.starts, np.maximum(begin, end - self.budget))  # its window reaches the document's end
+        share = (self.window_of[indices] + draw(_OFFSET, document)) / np.maximum(1, (end - begin) // self.budget)
+        place = begin + (share * (self.starts[latest + 1] - begin)).astype(np.int64)
         sentence = np.searchsorted(self.starts, place, side="right") - 1
         if not self.nsp:
             start = self.starts[sentence]
@@ -95,7 +97,7 @@ class SentencePairs:
         ids, segments, words = self._assemble(*spans[:4])
         draws = self.seed, epoch, indices
         selected = select(draws, words, self.mask_fraction)
-        hidden = corrupt(draws, ids, selected, mask_id=self.special.mask, ordinary_ids=self.ordinary_ids)
+        hidden = corrupt(draws, ids, selected, mask_id=self.special.mask, ordinary_ids=np.flatnonzero(self.ordinary))
         batch: MaskedBatch = {
             "input_ids": torch.from_numpy(hidden),
             "segment_ids": torch.from_numpy(segments.clip(0)),
@@ -113,7 +115,7 @@ class SentencePairs:
     def _num_predicted(self, epoch: int, step: np.ndarray) -> int:
         spans = self._spans(epoch, step)
         draws = self.seed, epoch, step
-        if not self.whole_word:
+        if self.all_ordinary and not self.whole_word:
             return int(num_selected(draws, spans[1] + spans[3], self.mask_fraction).sum())
         return int(select(draws, self._assemble(*spans[:4])[2], self.mask_fraction).sum())
 
@@ -133,6 +135,7 @@ class SentencePairs:
         segments = (column >= 2 + length_a[:, None]).astype(np.int64)
         padding = column >= length[:, None]
         ids[padding], segments[padding] = self.special.pad, -1
+        inside &= self.ordinary[ids]
         if not self.whole_word:
             return ids, segments, np.where(inside, column, -1)
         begins, ends = self.edges[ids, 0], self.edges[ids, 1]

@@ -1,6 +1,5 @@
 """Documents as sentences of token ids on disk: for a source and a tokenizer, made once."""
 
-import json
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
@@ -14,7 +13,7 @@ from datamodules.encoded import one_line, starts_of
 from datamodules.files import write_atomic
 from datamodules.sources.base import Source, TextSource
 from datamodules.text_split import split_sentences
-from datamodules.token_cache import prepared
+from datamodules.token_cache import prepared, read_meta, write_meta
 from datamodules.tokenizers.base import Tokenizer
 
 FORMAT = 1  # raise it with every change of the files below, or of what a sentence is
@@ -81,7 +80,7 @@ def _fill(folder: Path, source: TextSource, tokenizer: Tokenizer) -> None:
     splits = source.load()
     folder.mkdir()
     tokenizer = Tokenizer.from_json(tokenizer.to_json())
-    tokenizer.train(row["text"] for row in splits["train"])
+    tokenizer.train(one_line(row["text"]) for row in splits["train"])
     for split, rows in splits.items():
         documents = [split_sentences(row["text"]) for row in rows]
         documents = [sentences for sentences in documents if sentences]
@@ -90,7 +89,7 @@ def _fill(folder: Path, source: TextSource, tokenizer: Tokenizer) -> None:
         firsts = starts_of(map(len, documents))
         write_atomic(folder / f"{split}.documents.npy", lambda file, array=firsts: np.save(file, array))  # type: ignore[misc]
     tokenizer.save(folder / "tokenizer.json")
-    write_atomic(folder / "meta.json", json.dumps({"source": source.describe(), "splits": list(splits)}))
+    write_meta(folder, source=source.describe(), splits=list(splits))
 
 
 def _encoded(documents: list[list[str]], tokenizer: Tokenizer) -> Iterator[list[int]]:
@@ -99,16 +98,13 @@ def _encoded(documents: list[list[str]], tokenizer: Tokenizer) -> Iterator[list[
 
 
 def _read(folder: Path) -> tuple[Tokenizer, dict[str, Sentences]] | None:
-    try:
-        splits = json.loads((folder / "meta.json").read_text())["splits"]  # written last
-        tokenizer = Tokenizer.load(folder / "tokenizer.json")
-        return tokenizer, {
-            split: Sentences(
-                IdFile(folder / f"{split}.npy"),
-                np.load(folder / f"{split}.starts.npy"),
-                np.load(folder / f"{split}.documents.npy"),
-            )
-            for split in splits
-        }
-    except (OSError, ValueError, KeyError):
+    if (meta := read_meta(folder)) is None:
         return None
+    return Tokenizer.load(folder / "tokenizer.json"), {
+        split: Sentences(
+            IdFile(folder / f"{split}.npy"),
+            np.load(folder / f"{split}.starts.npy"),
+            np.load(folder / f"{split}.documents.npy"),
+        )
+        for split in meta["splits"]
+    }

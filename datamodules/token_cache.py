@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
-from typing import BinaryIO, TypeVar
+from typing import Any, BinaryIO, TypeVar
 
 import numpy as np
 from filelock import FileLock
@@ -92,22 +92,32 @@ def fill_folder(folder: Path, source: TextSource, tokenizer: Tokenizer) -> None:
     except ValueError as error:
         raise ValueError(f"{source.describe()}: {split}, {error}") from None
     tokenizer.save(folder / "tokenizer.json")
-    sizes = {path.name: path.stat().st_size for path in folder.iterdir()}
-    meta = json.dumps({"source": source.describe(), "num_bytes": num_bytes, "sizes": sizes})
-    write_atomic(folder / "meta.json", meta)
+    write_meta(folder, source=source.describe(), num_bytes=num_bytes)
 
 
 def read_folder(folder: Path) -> PreparedText | None:
-    """What a complete folder holds; None where a file is missing or not as long as it was made."""
+    if (meta := read_meta(folder)) is None:
+        return None
+    paths = {split: folder / f"{split}.npy" for split in meta["num_bytes"]}
+    return PreparedText(Tokenizer.load(folder / "tokenizer.json"), paths, meta["num_bytes"])
+
+
+def write_meta(folder: Path, **content: Any) -> None:
+    """meta.json, which marks a folder as complete: `content`, and the size of each file so far. Written last."""
+    sizes = {path.name: path.stat().st_size for path in folder.iterdir()}
+    write_atomic(folder / "meta.json", json.dumps({**content, "sizes": sizes}))
+
+
+def read_meta(folder: Path) -> dict[str, Any] | None:
+    """What `write_meta` wrote; None where a file is missing or not as long as it was made, or the tokenizer is damaged."""
     try:
         meta = json.loads((folder / "meta.json").read_text())
         if any((folder / name).stat().st_size != size for name, size in meta["sizes"].items()):
             return None
-        tokenizer = Tokenizer.load(folder / "tokenizer.json")
+        Tokenizer.load(folder / "tokenizer.json")
     except (OSError, ValueError, KeyError):
         return None
-    paths = {split: folder / f"{split}.npy" for split in meta["num_bytes"]}
-    return PreparedText(tokenizer, paths, meta["num_bytes"])
+    return meta
 
 
 def encode_split(texts: Iterable[str], tokenizer: Tokenizer, path: Path) -> int:

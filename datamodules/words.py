@@ -13,7 +13,8 @@ from datamodules.tokenizers.base import Tokenizer
 class WordDataModule(LabelledDataModule):
     """Classes of the words of a sentence, [CLS] words [SEP], each at the word's first token. Batches are `SequenceBatch`.
 
-    A sentence that does not fit into max_seq_len becomes several, cut between words, and is counted: no label is lost.
+    A sentence that does not fit into max_seq_len becomes several, cut between words, and is counted: no label is lost. A word
+    that does not fit by itself loses its end.
 
     Args:
         source: where the sentences come from.
@@ -46,7 +47,7 @@ class WordDataModule(LabelledDataModule):
             words = tokenizer.encode_batch([one_line(word) for word in row["words"]])
             classes = [labels(name, row, number) for name in row["labels"]]
             pieces = list(fitting(words, self.max_seq_len - 2))
-            layout.num_cut += len(pieces) > 1
+            layout.num_cut += len(pieces) > 1 or max(map(len, words)) > self.max_seq_len - 2
             for first, piece in pieces:
                 ids, places = [special.cls], []
                 for word in piece:

@@ -1,5 +1,6 @@
 """BERT: a bidirectional transformer with heads for pre-training, for sequences and for tokens."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, cast, final
@@ -10,6 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from lit_models.nn.linear import Linear, linear
+from lit_models.nn.position import sinusoidal
 from lit_models.nn.transformer import TransformerBlock
 
 LAYER_NORM_EPS = 1e-12
@@ -18,11 +20,12 @@ LAYER_NORM_EPS = 1e-12
 class BERTEncoder(nn.Module):
     """Token, segment and learned position embeddings, then a post-norm transformer; its subclasses add the heads.
 
-    Source: Devlin et al. 2019, section 3; sizes and initialisation from its released code.
-    Departs: dropout is 0 unless asked for, and padding has no effect at all, whatever its ids are.
+    Source: Devlin et al. 2019, section 3; sizes from its released code.
+    Departs: dropout is 0 unless asked for; padding has no effect at all, whatever its ids are; for the initial weights see
+    `_init_weights`.
 
     Raises:
-        ValueError: a size is not positive, or dropout is not in [0, 1).
+        ValueError: a size is not positive, embed_dim is odd, or dropout is not in [0, 1).
     """
 
     heads: tuple[str, ...] = ("pooler", "mlm_head", "nsp_head", "classifier")
@@ -103,11 +106,18 @@ class BERTEncoder(nn.Module):
         return x.masked_fill(~attention_mask[:, :, None], 0.0)
 
     def _init_weights(self) -> None:
+        """Embeddings with std 0.02, matrices too at the published width of 768, wider in narrower networks; positions
+        start as sinusoids of that size, from which attention to neighbours is learned sooner."""
+        embed_dim = self.token_embedding.embedding_dim
         for module in self.modules():
-            if isinstance(module, nn.Linear | nn.Embedding):
+            if isinstance(module, nn.Embedding):
                 nn.init.normal_(module.weight, std=0.02)
-            if isinstance(module, nn.Linear) and module.bias is not None:
+            if isinstance(module, nn.Linear):
+                nn.init.normal_(module.weight, std=0.02 * math.sqrt(768 / embed_dim))
                 nn.init.zeros_(module.bias)
+        with torch.no_grad():
+            waves = sinusoidal(torch.arange(self.max_seq_len), embed_dim)
+            self.position_embedding.weight.copy_(waves * 0.02 * math.sqrt(2))
 
 
 class MLMHead(nn.Module):
