@@ -18,6 +18,14 @@ SHORT = [
     "--data.init_args.batch_size=8", "--model.init_args.net.num_layers=1", "--model.init_args.net.embed_dim=32",
 ]  # fmt: skip
 
+WORDS = ["Peter B-PER", "is O", "in O", "Berlin B-LOC", ". O", ""] * 12
+TABLES = {
+    **{f"{name}.tsv": ["label\tsentence", *(f"{i % 2}\tfilm {i} is" for i in range(24))] for name in ("train", "dev", "test")},
+    "sick.tsv": ["sentence_A\tsentence_B\tentailment_judgment", *(f"a {i}\tb {i}\tis {i % 2}" for i in range(24))],
+    "train.txt": WORDS, "valid.txt": WORDS,
+}  # fmt: skip
+"""Files as the README's commands name them."""
+
 
 def test_two_commands_set_everything_up() -> None:
     first, second = (line for line in COMMANDS if "pip install" in line)
@@ -28,6 +36,8 @@ def test_two_commands_set_everything_up() -> None:
 def test_every_command_runs(inside: Any, text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: F811
     (tmp_path / "configs").symlink_to(ROOT / "configs")
     (tmp_path / "input.txt").write_text(text.read_text())
+    for name, rows in TABLES.items():
+        (tmp_path / name).write_text("\n".join(rows) + "\n")
     monkeypatch.chdir(tmp_path)
     ran = []
     for line in COMMANDS:
@@ -38,13 +48,13 @@ def test_every_command_runs(inside: Any, text: Path, tmp_path: Path, monkeypatch
         if "<" in line or "torchrun" in line:
             continue
         if words[0] == "fit":
-            words += ["--print_config"] if "gpu" in line or "gpt2_124m" in line or "ddp" in line else SHORT
+            words += ["--print_config"] if re.search("gpu|gpt2_124m|ddp", line) else SHORT
         if words[0] == "bench":
             words += ["--steps", "4", "--block", "2", *SHORT[3:]]
         code, _, last = inside(*words)
         assert code == 0, (line, last)
         ran.append(words[0])
-    assert {"fit", "generate", "validate", "test", "predict", "tokenize", "bench"} <= set(ran)
+    assert {"fit", "generate", "validate", "test", "predict", "tokenize", "bench", "fill"} <= set(ran)
 
 
 def test_every_config_is_named() -> None:

@@ -35,7 +35,7 @@ class Rows:
         return len(self.labels)
 
     def __getitem__(self, key):
-        _, indices = key
+        _, indices, *_ = key
         return {"x": self.inputs[indices], "labels": self.labels[indices]}
 
 

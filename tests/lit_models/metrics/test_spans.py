@@ -23,8 +23,8 @@ def test_spans(labels: str, expected: set[tuple[str, int, int]]) -> None:
 
 
 def test_a_span_counts_only_whole_and_with_its_type() -> None:
-    true = "B-PER I-PER O B-LOC O B-ORG I-ORG".split()
-    predicted = "B-PER O O B-ORG O B-ORG I-ORG".split()
+    true = ["B-PER", "I-PER", "O", "B-LOC", "O", "B-ORG", "I-ORG"]
+    predicted = ["B-PER", "O", "O", "B-ORG", "O", "B-ORG", "I-ORG"]
     assert count_spans(predicted, true) == (1, 3, 3)
 
 
