@@ -157,6 +157,10 @@ class PipelineCLI(LightningCLI):
             super().parse_arguments(parser, args)
         except ArgumentError as error:
             raise BadInput(explain(self.given, groups, options, str(error))) from None
+        config = self.config[self.command]
+        for key in self.given.origin:  # the parser makes the word "None" of a null two classes deep
+            if self.given.get(key) is None and config.get(key) == "None":
+                config[key] = None
 
     def _set_seed(self) -> None:
         seed = self._get(self.config, "seed_everything")

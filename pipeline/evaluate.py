@@ -23,10 +23,10 @@ def evaluate(trainer: Trainer, model: LitBase, data: BaseDataModule, run: RunFol
     getattr(trainer, command)(model, datamodule=data, verbose=False)
     if not trainer.is_global_zero:
         return
+    if not any(name.endswith("/loss") for name in model.epoch_metrics):
+        raise BadInput(f"the {'validation' if command == 'validate' else 'test'} split has no labels: see predict")
     if run.config.exists():
         run.write_results(**{command: {"checkpoint": weights.name, "step": step, **model.epoch_metrics}})
-    if not model.epoch_metrics:
-        raise BadInput(f"the {'validation' if command == 'validate' else 'test'} split has no labels: see predict")
     table = Table(title=f"{command} of {weights}, step {step}", title_justify="left")
     table.add_column("metric")
     table.add_column("value", justify="right")

@@ -23,5 +23,7 @@ def f1_scores(confusion: Int[Tensor, "C C"]) -> dict[str, float]:
     occurrences = (confusion.sum(0) + confusion.sum(1)).double()
     scores = 2 * correct / occurrences.clamp(min=1)
     occurring = scores[occurrences > 0]
-    found = {"macro_f1": float(occurring.mean())} if occurring.numel() else {}
-    return {**found, "f1": float(scores[1])} if len(confusion) == 2 else found
+    if not occurring.numel():
+        return {}
+    macro = {"macro_f1": float(occurring.mean())}
+    return {**macro, "f1": float(scores[1])} if len(confusion) == 2 else macro

@@ -35,18 +35,18 @@ def pretrained(documents: Path, tmp_path_factory: pytest.TempPathFactory) -> Pat
 
 @pytest.fixture
 def reviews(tmp_path: Path) -> dict[str, Path]:
-    """Three tables; the last without labels."""
+    """Tables; the last without labels."""
     rows = [(f"a {word} film number {i}", "good" if i % 2 else "bad") for i, word in enumerate(["fine", "poor"] * 12)]
-    for name, part in {"train": rows, "dev": rows[:7]}.items():
+    for name, part in {"train": rows, "dev": rows[:7], "test": rows[3:10]}.items():
         with open(tmp_path / f"{name}.csv", "w", newline="") as file:
             csv.writer(file).writerows([("review", "verdict"), *part])
     (tmp_path / "new.jsonl").write_text("".join(json.dumps({"review": text}) + "\n" for text, _ in rows[:5]))
-    return {name: tmp_path / name for name in ("train.csv", "dev.csv", "new.jsonl")}
+    return {name: tmp_path / name for name in ("train.csv", "dev.csv", "test.csv", "new.jsonl")}
 
 
 def sentences(reviews: dict[str, Path], run: Path) -> list[str]:
     table = {"text": "review", "label": "verdict", "train": reviews["train.csv"]}
-    table |= {"validation": reviews["dev.csv"], "test": reviews["dev.csv"]}
+    table |= {"validation": reviews["dev.csv"], "test": reviews["test.csv"]}
     source = [word for name, value in table.items() for word in (f"{SOURCE}.init_args.{name}", str(value))]
     path = [f"{SOURCE}.class_path", "datamodules.sources.tables.SentenceTable"]
     return ["fit", "--config", "configs/bert_reviews.yaml", *SMALL, *path, *source, "--run_dir", str(run)]
@@ -70,7 +70,7 @@ def test_fine_tune_test_and_predict(inside: Any, pretrained: Path, reviews: dict
     assert inside("predict", "--run_dir", run)[0] == 0
     rows = read_csv(run / "predictions.csv")
     assert list(rows[0]) == ["index", "input", "prediction", "probability", "label"]
-    truth = read_csv(reviews["dev.csv"])
+    truth = read_csv(reviews["test.csv"])
     assert [(r["input"], r["label"]) for r in rows] == [(r["review"], r["verdict"]) for r in truth]
     assert sum(r["prediction"] == r["label"] for r in rows) / len(rows) == pytest.approx(tested["test/accuracy"])
     assert all(0.5 <= float(r["probability"]) <= 1 for r in rows)
@@ -98,8 +98,9 @@ def test_new_sentences_without_labels(inside: Any, pretrained: Path, reviews: di
 
 def test_pairs(inside: Any, pretrained: Path, tmp_path: Path) -> None:
     lines = ["one\ttwo\tanswer", *(f"a number {i}\tthe number {i + i % 3}\t{i % 3}" for i in range(24))]
-    (tmp_path / "pairs.tsv").write_text("\n".join(lines) + "\n")
-    table = {"train": tmp_path / "pairs.tsv", "test": tmp_path / "pairs.tsv", "text": "one", "text_pair": "two"}
+    for name in ("train", "test"):
+        (tmp_path / f"{name}.tsv").write_text("\n".join(lines) + "\n")
+    table = {"train": tmp_path / "train.tsv", "test": tmp_path / "test.tsv", "text": "one", "text_pair": "two"}
     source = [word for name, value in {**table, "label": "answer"}.items() for word in (f"{SOURCE}.init_args.{name}", value)]
     path = [f"{SOURCE}.class_path", "datamodules.sources.tables.SentenceTable"]
     run = ["--run_dir", tmp_path / "run"]
@@ -114,10 +115,10 @@ def test_pairs(inside: Any, pretrained: Path, tmp_path: Path) -> None:
 def test_words(inside: Any, pretrained: Path, tmp_path: Path) -> None:
     sentence = "Peter B-PER\nBlackburn I-PER\nis O\nin O\nBerlin B-LOC\n. O\n\n"
     long = "".join(f"word{i} O\n" for i in range(30)) + "\n"
-    (tmp_path / "train.conll").write_text(sentence * 20 + long)
     source = [f"{SOURCE}.class_path", "datamodules.sources.words.WordFiles"]
     for split in ("train", "validation", "test"):
-        source += [f"{SOURCE}.init_args.{split}", tmp_path / "train.conll"]
+        (tmp_path / f"{split}.conll").write_text(sentence * 20 + long)
+        source += [f"{SOURCE}.init_args.{split}", tmp_path / f"{split}.conll"]
     run = ["--run_dir", tmp_path / "run"]
     code, out, last = inside("fit", "--config", "configs/bert_punctuation.yaml", *SMALL, *source, *run,
                              "--model.init_args.init_from", pretrained)  # fmt: skip
@@ -171,7 +172,7 @@ def test_one_document_is_too_little_for_next_sentences(inside: Any, text: Path, 
 
 def test_another_models_classes_are_refused(inside: Any, reviews: dict[str, Path], tmp_path: Path) -> None:
     assert inside(*sentences(reviews, tmp_path / "run"))[0] == 0
-    for name in ("train.csv", "dev.csv"):
+    for name in ("train.csv", "dev.csv", "test.csv"):
         reviews[name].write_text(reviews[name].read_text().replace("good", "great"))
     code, _, last = inside("test", "--run_dir", tmp_path / "run")
     assert code == 2 and "['bad', 'good']" in last and "great" in last
