@@ -138,4 +138,5 @@ class BaseDataModule(LightningDataModule):
 def _limited(count: int, limit: int | float | None) -> int:
     if limit is None:
         return count
-    return max(1, min(count, limit if isinstance(limit, int) else int(count * limit)))
+    # "4" may come out of a config as 4.0: more than the whole can only be a number
+    return max(1, min(count, int(limit) if isinstance(limit, int) or limit > 1 else int(count * limit)))

@@ -228,7 +228,7 @@ def test_a_batch_that_cannot_be_shared_out_is_refused(world_size, micro, message
         Data(BATCH, micro).accumulation(world_size)
 
 
-@pytest.mark.parametrize(("limit", "steps"), [(None, 5), (1.0, 5), (0.5, 2), (3, 3), (9, 5), (0.01, 1)])
+@pytest.mark.parametrize(("limit", "steps"), [(None, 5), (1.0, 5), (0.5, 2), (3, 3), (3.0, 3), (9, 5), (0.01, 1)])
 def test_an_epoch_can_be_cut_short(limit, steps):
     data = Data(4)
     data.limits = {"train": limit}
