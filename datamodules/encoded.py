@@ -1,5 +1,6 @@
 """What the datamodules of BERT share: a tokenizer with its special tokens, from a pre-trained run where there is one."""
 
+from abc import abstractmethod
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
@@ -65,8 +66,8 @@ class EncodedDataModule(BaseDataModule):
     Args:
         tokenizer: with [PAD] [CLS] [SEP] [MASK]; trained on the train split if it is not yet. Not looked at with init_from.
         max_seq_len: tokens of a sequence at most; the runner links it to the network's.
-        init_from: checkpoint whose tokenizer, and whose classes where it has the same task's, are used; the runner links it to
-            the model's, and when a trained model is evaluated to its own.
+        init_from: checkpoint whose tokenizer is used and, where the source has no train split, whose classes; the runner sets
+            it to the one that the model starts from, and to the run's own when a trained model is evaluated.
         cache_dir: where tokenizer and ids are kept. Default: `$XDG_CACHE_HOME/lit-pipeline`.
 
     Raises:
@@ -100,8 +101,9 @@ class EncodedDataModule(BaseDataModule):
         return tokenizer
 
     @property
+    @abstractmethod
     def tokenizer(self) -> Tokenizer:
-        raise NotImplementedError
+        """Trained, as the ids were made with it."""
 
     @property
     def vocab_size(self) -> int:

@@ -36,6 +36,7 @@ class SentencePairs:
         self.seed, self.whole_word, self.mask_fraction = seed, whole_word, mask_fraction
         self.budget = max_seq_len - (3 if nsp else 2)  # tokens of text in a window
         self.edges, self.ordinary = tokenizer.word_edges(), tokenizer.token_bytes() > 0  # [UNK] is never to be predicted
+        self.ordinary_ids = np.flatnonzero(self.ordinary)
         self.all_ordinary = tokenizer.unk_id is None or not (self.file.ids == tokenizer.unk_id).any()
         self.starts, self.documents, self.num_cut = cut_long(sentences, max(1, self.budget // 2))
         num_sentences = np.diff(self.documents)
@@ -97,7 +98,7 @@ class SentencePairs:
         ids, segments, words = self._assemble(*spans[:4])
         draws = self.seed, epoch, indices
         selected = select(draws, words, self.mask_fraction)
-        hidden = corrupt(draws, ids, selected, mask_id=self.special.mask, ordinary_ids=np.flatnonzero(self.ordinary))
+        hidden = corrupt(draws, ids, selected, mask_id=self.special.mask, ordinary_ids=self.ordinary_ids)
         batch: MaskedBatch = {
             "input_ids": torch.from_numpy(hidden),
             "segment_ids": torch.from_numpy(segments.clip(0)),

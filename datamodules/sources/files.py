@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import glob
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, final
 
@@ -52,11 +52,7 @@ class TextFiles(TextSource):
             ValueError: a file is in two splits.
         """
         files = {split: find_files(paths) for split, paths in self.paths.items()}
-        seen: dict[Path, str] = {}
-        for split, paths in files.items():
-            for path in paths:
-                if (other := seen.setdefault(path.resolve(), split)) != split:
-                    raise ValueError(f"{path} is in both {other} and {split}: list it in one of them")
+        refuse_shared(files)
         return files
 
     def load(self) -> datasets.DatasetDict:
@@ -74,6 +70,15 @@ class TextFiles(TextSource):
     def describe(self) -> str:
         names = [path for paths in self.paths.values() for path in paths]
         return "text of " + ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
+
+
+def refuse_shared(files: Mapping[str, Sequence[Path]]) -> None:
+    """Raises ValueError where a file is in two splits."""
+    seen: dict[Path, str] = {}
+    for split, paths in files.items():
+        for path in paths:
+            if (other := seen.setdefault(path.resolve(), split)) != split:
+                raise ValueError(f"{path} is in both {other} and {split}: list it in one of them")
 
 
 def find_files(paths: Sequence[str]) -> list[Path]:

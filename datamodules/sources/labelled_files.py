@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
 from datamodules.sources.base import Source, check_fraction, digest
-from datamodules.sources.files import find_files
+from datamodules.sources.files import find_files, refuse_shared
 from datamodules.sources.labels import CHECKS, Example, Row, to_splits
 
 if TYPE_CHECKING:
@@ -57,11 +57,7 @@ class LabelledFiles(Source):
             ValueError: a path is a folder, or a file is in two splits.
         """
         files = {split: _found(names) for split, names in self.paths.items()}
-        seen: dict[Path, str] = {}
-        for split, paths in files.items():
-            for path in paths:
-                if (other := seen.setdefault(path.resolve(), split)) != split:
-                    raise ValueError(f"{path} is in both {other} and {split}: list it in one of them")
+        refuse_shared(files)
         return files
 
     def load(self) -> datasets.DatasetDict:

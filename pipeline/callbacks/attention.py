@@ -1,11 +1,9 @@
 """Where a language model looks, as a picture."""
 
-from pathlib import Path
 from typing import cast
 
 import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
-from lightning.pytorch.loggers import WandbLogger
 from torch import Tensor
 
 from datamodules.encoded import SpecialIds, one_line
@@ -13,7 +11,7 @@ from datamodules.tokenizers.base import Tokenizer
 from lit_models.nn.bert import BERTEncoder
 from lit_models.nn.gpt import GPT
 from pipeline import figures
-from pipeline.callbacks.parts import datamodule
+from pipeline.callbacks.parts import datamodule, publish
 
 
 class AttentionMaps(Callback):
@@ -41,11 +39,7 @@ class AttentionMaps(Callback):
             weights, ids = self._of_gpt(cast(GPT, pl_module.net), tokenizer, pl_module.device)
             brightest = 1.0
         figure = figures.attention_grid(weights, [tokenizer.decode([i], skip_special_tokens=False) for i in ids], brightest)
-        path = Path(trainer.default_root_dir) / "figures" / "attention.png"
-        figures.save(figure, path)
-        for logger in trainer.loggers:
-            if isinstance(logger, WandbLogger):
-                logger.log_image("attention", [str(path)], step=trainer.global_step)
+        publish(trainer, figure, "attention")
 
     def _of_gpt(self, net: GPT, tokenizer: Tokenizer, device: torch.device) -> tuple[Tensor, list[int]]:
         ids = tokenizer.encode(self.prompt)[: min(self.max_tokens, net.max_seq_len)]

@@ -1,11 +1,10 @@
 """Which classes are taken for which, as a picture."""
 
 from lightning.pytorch import Callback, LightningModule, Trainer
-from lightning.pytorch.loggers import WandbLogger
 
 from lit_models.base import LitBase
 from pipeline import figures
-from pipeline.callbacks.parts import datamodule
+from pipeline.callbacks.parts import datamodule, publish
 from pipeline.run_folder import RunFolder
 
 
@@ -27,8 +26,4 @@ class ConfusionMatrix(Callback):
         run = RunFolder(trainer.default_root_dir)
         if not trainer.is_global_zero or not run.config.exists() or not confusion.any():  # a test split without labels
             return
-        path = run.figures / f"confusion_{stage}.png"
-        figures.save(figures.confusion_grid(confusion, datamodule(trainer).classes), path)
-        for logger in trainer.loggers:
-            if isinstance(logger, WandbLogger):
-                logger.log_image("confusion", [str(path)], step=trainer.global_step)
+        publish(trainer, figures.confusion_grid(confusion, datamodule(trainer).classes), f"confusion_{stage}", "confusion")

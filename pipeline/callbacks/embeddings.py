@@ -1,13 +1,11 @@
 """Where a BERT puts its sequences, as a picture."""
 
 from collections.abc import Mapping
-from pathlib import Path
 from typing import cast
 
 import numpy as np
 import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
-from lightning.pytorch.loggers import WandbLogger
 from lightning.pytorch.utilities import move_data_to_device
 from torch import Tensor
 
@@ -15,7 +13,7 @@ from datamodules.sentence_pairs import SentencePairDataModule
 from datamodules.sentences import SentenceDataModule
 from lit_models.nn.bert import BERTEncoder
 from pipeline import figures
-from pipeline.callbacks.parts import datamodule
+from pipeline.callbacks.parts import datamodule, publish
 
 Data = SentenceDataModule | SentencePairDataModule
 
@@ -56,11 +54,7 @@ class EmbeddingMap(Callback):
             labels += batch[column].tolist() if column else [0] * len(chosen)
         net.train(was_training)
         points, shares = principal_components(torch.cat(states))
-        path = Path(trainer.default_root_dir) / "figures" / "cls_map.png"
-        figures.save(figures.scatter(points, shares.tolist(), labels, names), path)
-        for logger in trainer.loggers:
-            if isinstance(logger, WandbLogger):
-                logger.log_image("cls_map", [str(path)], step=trainer.global_step)
+        publish(trainer, figures.scatter(points, shares.tolist(), labels, names), "cls_map")
 
 
 def classes_of(data: Data) -> tuple[str | None, list[str]]:
