@@ -130,7 +130,7 @@ class BERTEncoder(nn.Module):
                 _look_at_neighbours(block.attention.qkv.weight, block.attention.num_heads)
 
 
-def _look_at_neighbours(qkv: Float[Tensor, "3D D"], num_heads: int) -> None:
+def _look_at_neighbours(qkv: Float[Tensor, "rows D"], num_heads: int) -> None:
     """Queries and keys of the first heads with which, where `sinusoidal` positions prevail, query t scores highest with
     position t + offset: keys read the fastest waves, queries the same waves turned on by the offset.
     """

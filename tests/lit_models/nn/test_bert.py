@@ -201,3 +201,18 @@ def test_a_sequence_that_is_too_long_is_refused() -> None:
     ids = torch.zeros(1, 17, dtype=torch.long)
     with pytest.raises(ValueError, match="17 tokens is longer than max_seq_len 16"):
         BERT(**SIZES)(ids, ids, ids == 0)
+
+
+@pytest.mark.parametrize(("embed_dim", "num_heads"), [(128, 4), (192, 3), (768, 12)])
+def test_the_first_heads_of_a_new_network_look_at_neighbours(embed_dim, num_heads):
+    torch.manual_seed(0)
+    net = BERT(1000, 64, num_layers=2, num_heads=num_heads, embed_dim=embed_dim)
+    ids = torch.randint(5, 1000, (4, 64))
+    maps = net.attention_maps(ids, torch.zeros_like(ids), torch.ones_like(ids, dtype=torch.bool))
+    for head, offset in zip(range(num_heads), (-1, 1, -2, 2), strict=False):
+        at = [float(maps[:, :, head].diagonal(o, dim1=-2, dim2=-1).mean()) for o in range(offset - 8, offset + 9)]
+        assert at[8] > 0.25  # 1/64 by chance
+        assert sum(at[7:10]) > 0.8  # with the places beside it, which the waves hardly tell apart
+        assert sum(at[:7]) + sum(at[10:]) < 0.2
+    if num_heads > 4:
+        assert maps[:, :, 4:].max() < 0.1  # the others know nothing yet
