@@ -21,7 +21,10 @@ SHORT = [
 WORDS = ["Peter B-PER", "is O", "in O", "Berlin B-LOC", ". O", ""] * 12
 TABLES = {
     **{f"{name}.tsv": ["label\tsentence", *(f"{i % 2}\tfilm {i} is" for i in range(24))] for name in ("train", "dev", "test")},
-    "sick.tsv": ["sentence_A\tsentence_B\tentailment_judgment", *(f"a {i}\tb {i}\tis {i % 2}" for i in range(24))],
+    **{
+        f"{name}.tsv": ["sentence_A\tsentence_B\tentailment_judgment", *(f"{name} {i}\tb {i}\tis {i % 2}" for i in range(24))]
+        for name in ("sick", "trial")
+    },
     **{f"{name}.txt": WORDS for name in ("train", "valid", "test")},
 }  # fmt: skip
 """Files as the README's commands name them."""
