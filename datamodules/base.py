@@ -4,6 +4,7 @@ from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import torch
 from lightning.pytorch import LightningDataModule
 from torch.utils.data import DataLoader
 
@@ -133,6 +134,21 @@ class BaseDataModule(LightningDataModule):
 
     def predict_dataloader(self) -> DataLoader[Any]:
         return self._eval_dataloader("test")
+
+
+def checkpoint_assets(path: str, needed: str) -> dict[str, Any]:
+    """What a checkpoint carries for inference: `tokenizer`, `classes` and the like.
+
+    Raises:
+        ValueError: it cannot be read, or does not carry what is `needed`.
+    """
+    try:
+        assets = torch.load(path, map_location="cpu", weights_only=True, mmap=True)["assets"]
+    except Exception as error:  # whatever a torn file or another kind of file makes torch say
+        raise ValueError(f"init_from: {path} is not a readable checkpoint: {' '.join(str(error).split())[:200]}") from None
+    if needed not in assets:
+        raise ValueError(f"init_from: {path} carries no {needed}: it is of another kind of model")
+    return assets
 
 
 def _limited(count: int, limit: int | float | None) -> int:

@@ -52,3 +52,17 @@ class SequenceBatch(TypedDict):
     word_starts: NotRequired[Tensor]  # (B, T) bool: first tokens of words, where their class is predicted; for words only
     num_tokens: int  # without padding
     index: Tensor  # (B,) int64
+
+
+class ImageBatch(TypedDict):
+    """Images with a class each; mixed ones with two.
+
+    Of a mixed image `label_weight` is the share of `labels`, the rest is that of `other_labels`.
+    """
+
+    images: Tensor  # (B, 3, H, W) float32, normalised
+    labels: Tensor  # (B,) int64; IGNORE_INDEX where there is none
+    other_labels: NotRequired[Tensor]  # (B,) int64
+    label_weight: NotRequired[Tensor]  # (B,) float32
+    num_images: int
+    index: Tensor  # (B,) int64: number of the sample in its split

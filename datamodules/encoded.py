@@ -7,9 +7,8 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
-import torch
 
-from datamodules.base import BaseDataModule
+from datamodules.base import BaseDataModule, checkpoint_assets
 from datamodules.tokenizers.base import SPECIAL_TOKENS, Tokenizer, load_tokenizer
 
 
@@ -45,21 +44,6 @@ def one_line(text: str) -> str:
     return " " + " ".join(text.split())
 
 
-def pretrained_assets(path: str) -> dict[str, Any]:
-    """What a checkpoint carries for inference: `tokenizer`, and `classes` where it has some.
-
-    Raises:
-        ValueError: it cannot be read, or carries no tokenizer.
-    """
-    try:
-        assets = torch.load(path, map_location="cpu", weights_only=True, mmap=True)["assets"]
-    except Exception as error:  # whatever a torn file or another kind of file makes torch say
-        raise ValueError(f"init_from: {path} is not a readable checkpoint: {' '.join(str(error).split())[:200]}") from None
-    if "tokenizer" not in assets:
-        raise ValueError(f"init_from: {path} carries no tokenizer: it is not of a model of text")
-    return assets
-
-
 class EncodedDataModule(BaseDataModule):
     """Sequences of token ids with [CLS] and [SEP].
 
@@ -87,7 +71,7 @@ class EncodedDataModule(BaseDataModule):
 
     @cached_property
     def _pretrained(self) -> dict[str, Any]:
-        return pretrained_assets(self.init_from) if self.init_from else {}
+        return checkpoint_assets(self.init_from, "tokenizer") if self.init_from else {}
 
     @cached_property
     def _tokenizer(self) -> Tokenizer:

@@ -8,7 +8,7 @@ from typing import Any
 
 from lightning.pytorch.utilities import rank_zero_only
 
-from datamodules.batch import IGNORE_INDEX
+from datamodules.classes import Labels, Row, choose_classes, named
 from datamodules.encoded import EncodedDataModule, SpecialIds
 from datamodules.sentence_cache import cache_key
 from datamodules.sequences import LabelledSequences, Layout
@@ -17,7 +17,6 @@ from datamodules.token_cache import prepared, read_meta, write_meta
 from datamodules.tokenizers.base import Tokenizer
 
 FORMAT = 1  # raise it with every change of the files or of the layout
-Row = Mapping[str, Any]
 
 
 class LabelledDataModule(EncodedDataModule):
@@ -33,7 +32,7 @@ class LabelledDataModule(EncodedDataModule):
         """What a tokenizer is trained on."""
 
     @abstractmethod
-    def _lay_out(self, rows: Iterable[Row], tokenizer: Tokenizer, special: SpecialIds, labels: "Labels") -> Layout:
+    def _lay_out(self, rows: Iterable[Row], tokenizer: Tokenizer, special: SpecialIds, labels: Labels) -> Layout:
         """The sequences of a split."""
 
     @cached_property
@@ -54,7 +53,13 @@ class LabelledDataModule(EncodedDataModule):
     def _fill(self, folder: Path, known: list[str] | None) -> None:
         splits = self.source.load()
         tokenizer = Tokenizer.from_json(self._tokenizer.to_json())
-        labels = Labels(self._classes(splits, known))
+        column = "labels" if self.per_word else "label"
+        names = (
+            {name for row in splits["train"] for name in (row[column] if self.per_word else [row[column]])}
+            if "train" in splits
+            else None
+        )
+        labels = Labels(choose_classes(self.source, names, known))
         if not tokenizer.is_trained:
             if "train" not in splits:
                 raise ValueError(f"{self.source.describe()} has no train split, and the tokenizer is not trained")
@@ -71,18 +76,6 @@ class LabelledDataModule(EncodedDataModule):
             cut[split] = layout.num_cut
         tokenizer.save(folder / "tokenizer.json")
         write_meta(folder, classes=labels.classes, cut=cut)
-
-    def _classes(self, splits: Mapping[str, Iterable[Row]], known: list[str] | None) -> list[str]:
-        column = "labels" if self.per_word else "label"
-        classes = self.source.classes()
-        if classes is None and "train" in splits:
-            names = {name for row in splits["train"] for name in (row[column] if self.per_word else [row[column]])}
-            classes = in_order(names)
-        if classes is None and known is None:
-            raise ValueError(f"{self.source.describe()} has no train split, so that its classes are not known")
-        if classes is not None and len(classes) < 2:
-            raise ValueError(f"{self.source.describe()}: all labels are {classes[0]!r}, where two classes or more are needed")
-        return classes or known or []
 
     def prepare(self) -> None:
         self._prepared  # noqa: B018
@@ -110,38 +103,7 @@ class LabelledDataModule(EncodedDataModule):
 
     def named(self, columns: Mapping[str, Sequence[Any]]) -> dict[str, list[Any]]:
         """The columns prediction, probability and, where labels are known, label of a table, with classes by name."""
-        names = {IGNORE_INDEX: None, **dict(enumerate(self.classes))}
-        table = {"prediction": [names[i] for i in columns["prediction"]], "probability": list(columns["probability"])}
-        if any(i != IGNORE_INDEX for i in columns["label"]):
-            table["label"] = [names[i] for i in columns["label"]]
-        return table
-
-
-class Labels:
-    """Class names to numbers, for rows of `split`."""
-
-    def __init__(self, classes: list[str]) -> None:
-        self.classes, self.split = classes, ""
-        self._numbers: dict[str | None, int] = {None: IGNORE_INDEX, **{name: i for i, name in enumerate(classes)}}
-
-    def __call__(self, name: str | None, row: Row, number: int) -> int:
-        """
-        Raises:
-            ValueError: there is no such class, with the row.
-        """
-        if name not in self._numbers:
-            where = row.get("row") or f"{self.split}, row {number + 1}"
-            shown = ", ".join(self.classes[:20]) + (", ..." if len(self.classes) > 20 else "")
-            raise ValueError(f"{where}: the label {name!r} is none of the classes {shown}")
-        return self._numbers[name]
-
-
-def in_order(names: Iterable[str]) -> list[str]:
-    """Sorted; by their value where all are whole numbers."""
-    names = set(names)
-    if all(name.removeprefix("-").isdecimal() for name in names):
-        return sorted(names, key=lambda name: (int(name), name))
-    return sorted(names)
+        return named(columns, self.classes)
 
 
 def _complete(folder: Path) -> tuple[Path, dict[str, Any]] | None:

@@ -114,7 +114,8 @@ def read_meta(folder: Path) -> dict[str, Any] | None:
         meta = json.loads((folder / "meta.json").read_text())
         if any((folder / name).stat().st_size != size for name, size in meta["sizes"].items()):
             return None
-        Tokenizer.load(folder / "tokenizer.json")
+        if "tokenizer.json" in meta["sizes"]:
+            Tokenizer.load(folder / "tokenizer.json")
     except (OSError, ValueError, KeyError):
         return None
     return meta

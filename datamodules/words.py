@@ -3,8 +3,9 @@
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+from datamodules.classes import Labels, Row
 from datamodules.encoded import SpecialIds, one_line
-from datamodules.labelled import LabelledDataModule, Labels, Row
+from datamodules.labelled import LabelledDataModule
 from datamodules.sequences import Layout
 from datamodules.sources.base import WordSource
 from datamodules.tokenizers.base import Tokenizer

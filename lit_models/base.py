@@ -47,6 +47,7 @@ class LitBase(LightningModule):
         init_from: run folder or checkpoint whose weights the network starts from (warm start: optimizer and step start anew).
             Modules named in the network's `heads` belong to a task and may differ; all the rest must fit.
         compile: run the network through torch.compile.
+        replace_head: a head that does not fit the checkpoint's starts anew; else that is an error.
     """
 
     unit = "samples"
@@ -58,7 +59,7 @@ class LitBase(LightningModule):
 
     def __init__(
         self, net: nn.Module, optimizer: OptimizerFactory, lr_scheduler: SchedulerFactory | None = None,
-        init_from: str | None = None, compile: bool = False,
+        init_from: str | None = None, compile: bool = False, replace_head: bool = True,
     ) -> None:  # fmt: skip
         super().__init__()
         self.save_hyperparameters(logger=False)
@@ -74,7 +75,8 @@ class LitBase(LightningModule):
         self.epoch_metrics: dict[str, float] = {}  # of the last validation or test
         self.epoch_counts: dict[str, Tensor] = {}  # of the same, all ranks
         if init_from:
-            print(load_weights(self, init_from, [f"net.{name}." for name in getattr(net, "heads", ())]))
+            heads = [f"net.{name}." for name in getattr(net, "heads", ())]
+            print(load_weights(self, init_from, heads, replace=replace_head))
 
     def __setattr__(self, name: str, value: Any) -> None:
         # Lightning notes the running hook here some fifty times a step, and a module's own way costs 4 us each time.

@@ -56,7 +56,7 @@ class Parser(LightningArgumentParser):
 def link(parser: LightningArgumentParser, given: Given) -> None:
     """The one bit of magic: values that follow from others.
 
-    seed_everything -> data.seed; net.max_seq_len -> data.max_seq_len; data.vocab_size, num_classes, nsp -> net;
+    seed_everything -> data.seed; net.max_seq_len -> data.max_seq_len; data.vocab_size, num_classes, nsp, image_size -> net;
     data.classes -> model.classes. Each only where both sides take it. A value given by hand that differs is refused in
     `check_links`. (`PipelineCLI.before_instantiate_classes` has data.init_from, which depends on the run folder.)
     """
@@ -78,7 +78,7 @@ def _net_class(given: Given) -> Any:
     return None if model is None else annotation(model, "net")
 
 
-SIZES = ("vocab_size", "num_classes", "nsp")
+SIZES = ("vocab_size", "num_classes", "nsp", "image_size")
 
 
 def _sizes(net: Any, data: Any) -> list[str]:
@@ -143,6 +143,9 @@ class PipelineCLI(LightningCLI):
             parser.add_argument("--ckpt_path", type=str, default="best", help="best, last or a file")
         if self.command == "predict":
             parser.add_argument("--format", type=Literal["csv", "parquet"], default="csv", help="of the table of predictions")
+            parser.add_argument(
+                "--images", type=str | None, help="a folder, files or a glob: what an image classifier predicts"
+            )
         link(parser, self.given)
 
     def parse_arguments(self, parser: LightningArgumentParser, args: Any) -> None:
@@ -233,6 +236,22 @@ def with_saved_config(argv: list[str]) -> list[str]:
     return ["--config", str(config), *argv]
 
 
+def with_images(argv: list[str]) -> list[str]:
+    """`--images folder` stands for the source that reads it."""
+    words, source = [], "--data.init_args.source"
+    rest = iter(argv)
+    for word in rest:
+        name, _, value = word.partition("=")
+        if name != "--images":
+            words.append(word)
+            continue
+        value = value or next(rest, "")
+        if not value:
+            raise BadInput("--images needs a folder, a file or a glob")
+        words += [f"{source}.class_path", "datamodules.sources.image_folder.ImageFiles", f"{source}.init_args.paths", value]
+    return words
+
+
 def quiet() -> None:
     """Keeps the terminal to what concerns the user."""
     logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
@@ -247,5 +266,7 @@ def main(argv: list[str]) -> int:
     quiet()
     if command != "fit" and not {"-h", "--help"} & set(words):
         words = with_saved_config(words)
+    if command == "predict":
+        words = with_images(words)
     PipelineCLI(command, words)
     return 0

@@ -59,6 +59,19 @@ class WordSource(Source):
         return None
 
 
+class ImageSource(Source):
+    """Labelled images: columns `image`, `label` and `row`.
+
+    An image is a struct of its file's `bytes` or, where they are null, the file's `path`, as `datasets.Image(decode=False)` has
+    it; it is decoded by `datamodules.image_decoding`. A label is the name of its class, None where it is not known (in `test`
+    only). `row` names the image in errors: the file, or where it stands in a table.
+    """
+
+    def classes(self) -> list[str] | None:
+        """The classes in the order of their numbers, where the data fix one; else they are sorted. Call it after `load`."""
+        return None
+
+
 def check_fraction(name: str, value: float) -> None:
     """Raises ValueError unless 0 < value < 1."""
     if not 0 < value < 1:

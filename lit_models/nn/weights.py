@@ -33,11 +33,12 @@ def find_checkpoint(path: str | Path) -> Path:
     raise FileNotFoundError(f"init_from: no checkpoint at {path}" + (", a folder without checkpoints" if path.is_dir() else ""))
 
 
-def load_weights(module: nn.Module, path: str | Path, heads: Sequence[str] = ()) -> str:
+def load_weights(module: nn.Module, path: str | Path, heads: Sequence[str] = (), *, replace: bool = True) -> str:
     """Starts `module` from the weights of a checkpoint, and says in one line which were taken.
 
-    Every name and shape must fit, so that nothing is left at random, except below the prefixes `heads`: there what the
-    checkpoint does not have stays as it is, and what `module` does not have is left.
+    Every name and shape must fit (a network's `adapt` may make them so), so that nothing is left at random, except below the
+    prefixes `heads`: there what the checkpoint does not have stays as it is, and what `module` does not have is left; without
+    `replace` that is an error too.
 
     Raises:
         FileNotFoundError: no such file.
@@ -48,9 +49,18 @@ def load_weights(module: nn.Module, path: str | Path, heads: Sequence[str] = ())
         given: dict[str, Tensor] = torch.load(file, map_location="cpu", weights_only=True)["state_dict"]
     except Exception as error:  # whatever a torn file or another kind of file makes torch say
         raise ValueError(f"init_from: {file} is not a readable checkpoint: {' '.join(str(error).split())[:200]}") from None
+    if adapt := getattr(getattr(module, "net", None), "adapt", None):  # what a network can bring to its own size
+        given = adapt(given, "net.")
     own = module.state_dict()
     fits = {name for name, value in given.items() if name in own and own[name].shape == value.shape}
     free = {name for name in own.keys() | given.keys() if name.startswith(tuple(heads)) and name not in fits}
+    if free and not replace:
+        name = min(free)
+        shapes = (tuple(state[name].shape) if name in state else "missing" for state in (given, own))
+        raise ValueError(
+            f"init_from {file}: {name.removeprefix('net.')} is {next(shapes)} there, {next(shapes)} here:"
+            " model.init_args.replace_head true starts a new head"
+        )
     taken = {name: value for name, value in given.items() if name not in free}
     check_fits(module, {**{name: own[name] for name in own.keys() & free}, **taken}, file)
     module.load_state_dict(taken, strict=False)

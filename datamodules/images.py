@@ -1,0 +1,184 @@
+"""Labelled images."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import fields
+from functools import cached_property
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from lightning.pytorch.utilities import rank_zero_only
+
+from datamodules.augment import Augmentation
+from datamodules.base import BaseDataModule, checkpoint_assets
+from datamodules.batch import ImageBatch
+from datamodules.classes import Labels, choose_classes, named
+from datamodules.image_cache import DecodedImages, EncodedImages, Size, Store, write_decoded
+from datamodules.image_decoding import DECODING
+from datamodules.order import Key
+from datamodules.sources.base import ImageSource
+from datamodules.token_cache import prepared, read_meta, write_meta
+
+FORMAT = 1  # raise it with every change of the files
+MANY = 5000  # images whose decoding is announced
+
+
+class LabelledImages:
+    """Batches of normalised images; `augmentation` in training only."""
+
+    def __init__(
+        self, store: Store, labels: Path, size: Size, mean: Sequence[float], std: Sequence[float],
+        seed: int, augmentation: Augmentation | None,
+    ) -> None:  # fmt: skip
+        self.store, self.size, self.seed, self.augmentation = store, size, seed, augmentation
+        self._path = labels
+        self.mean, self.std = (torch.tensor(values).view(1, 3, 1, 1) * 255 for values in (mean, std))
+
+    @cached_property
+    def labels(self) -> np.ndarray:
+        return np.load(self._path)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in self.__dict__.items() if name != "labels"}
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def __getitem__(self, key: Key) -> ImageBatch:
+        epoch, indices, _ = key
+        batch: ImageBatch = {
+            "images": self._images(epoch, indices),
+            "labels": torch.from_numpy(self.labels[indices]),
+            "num_images": len(indices),
+            "index": torch.from_numpy(indices),
+        }
+        if self.augmentation is not None and self.augmentation.mixes and len(self) > 1:
+            keys = self.seed, epoch, indices
+            partners = self.augmentation.partners(keys, len(self))
+            mixed = self.augmentation.mix(batch["images"], self._images(epoch, partners), keys)
+            batch["images"], batch["label_weight"] = mixed
+            batch["other_labels"] = torch.from_numpy(self.labels[partners])
+        return batch
+
+    def _images(self, epoch: int, indices: np.ndarray) -> torch.Tensor:
+        augmentation, keys = self.augmentation, (self.seed, epoch, indices)
+        if augmentation is None:
+            pixels = torch.from_numpy(self.store.whole(indices, self.size)).permute(0, 3, 1, 2)
+            return self._normalised(pixels)
+        if augmentation.min_scale is not None:
+            images = augmentation.resized_crops(self.store.original(indices), self.size, keys)
+        else:
+            images = self.store.whole(indices, self.size)
+        return augmentation.erased(self._normalised(augmentation.pixels(images, keys)), keys)
+
+    def _normalised(self, pixels: torch.Tensor) -> torch.Tensor:
+        return pixels.to(torch.float32, memory_format=torch.contiguous_format).sub_(self.mean).div_(self.std)
+
+
+class ImageDataModule(BaseDataModule):
+    """Classes of images. Batches are `ImageBatch`.
+
+    Images are cut to image_size: resized to cover it, then cut at the centre. A set that fits into memory_limit_gb in that
+    size is decoded once and kept on disk, whence it is mapped into memory; a larger one is decoded image by image.
+
+    Args:
+        source: where the images come from.
+        image_size: one number for squares, [height, width] for rectangles. Linked to the network.
+        mean, std: of the red, green and blue channels from 0 to 1, which are brought to mean 0 and standard deviation 1.
+        crop_padding, min_scale, flip, rand_augment, rand_augment_magnitude, erasing, mixup, cutmix: of training images, see
+            `datamodules.augment.Augmentation`.
+        memory_limit_gb: decoded images, in 10^9 bytes, that are kept.
+        init_from: checkpoint whose classes are used where the source has no train split; set by the runner.
+        cache_dir: where decoded images are kept. Default: `$XDG_CACHE_HOME/lit-pipeline`.
+        batch_size, micro_batch_size, eval_batch_size, num_workers, seed: see BaseDataModule.
+
+    Raises:
+        ValueError: a size or an option is out of its range, a split is empty, a label in validation or test is none of train's
+            (with the image), there is a single class, or an image is broken (with its name).
+    """
+
+    def __init__(
+        self, source: ImageSource, batch_size: int, image_size: int | tuple[int, int],
+        mean: tuple[float, float, float] = (0.5, 0.5, 0.5), std: tuple[float, float, float] = (0.5, 0.5, 0.5),
+        crop_padding: int = 0, min_scale: float | None = None, flip: bool = False, rand_augment: int = 0,
+        rand_augment_magnitude: int = 9, erasing: float = 0.0, mixup: float = 0.0, cutmix: float = 0.0,
+        memory_limit_gb: float = 2.0, init_from: str | None = None, micro_batch_size: int | None = None,
+        eval_batch_size: int | None = None, num_workers: int = 0, seed: int = 0, cache_dir: str | None = None,
+    ) -> None:  # fmt: skip
+        super().__init__(batch_size, micro_batch_size, eval_batch_size, num_workers, seed)
+        height, width = (image_size, image_size) if isinstance(image_size, int) else image_size
+        self.size: Size = (height, width)
+        if min(self.size) < 1:
+            raise ValueError(f"image_size {image_size} must be at least 1")
+        if min(std) <= 0:
+            raise ValueError(f"std {list(std)} must be above 0")
+        options = locals()
+        self.augmentation = Augmentation(**{field.name: options[field.name] for field in fields(Augmentation)})
+        self.source, self.image_size, self.mean, self.std = source, image_size, list(mean), list(std)
+        self.memory_limit_gb, self.init_from, self.cache_dir = memory_limit_gb, init_from, cache_dir
+
+    @cached_property
+    def _prepared(self) -> tuple[list[str], dict[str, LabelledImages]]:
+        known = checkpoint_assets(self.init_from, "classes")["classes"] if self.init_from else None
+        what = (FORMAT, DECODING, self.size, self.memory_limit_gb, known, self.source.fingerprint())
+        key = sha256(repr(what).encode()).hexdigest()[:32]
+        folder, meta = prepared("Images", key, self.cache_dir, lambda path: self._fill(path, known), _complete)
+        datasets = {}
+        for split in meta["splits"]:
+            store = DecodedImages(folder / f"{split}.npy") if meta["decoded"] else EncodedImages(self.source, split)
+            augmentation = self.augmentation if split == "train" else None
+            labels = folder / f"{split}.labels.npy"
+            datasets[split] = LabelledImages(store, labels, self.size, self.mean, self.std, self.seed, augmentation)
+        return meta["classes"], datasets
+
+    def _fill(self, folder: Path, known: list[str] | None) -> None:
+        splits = self.source.load()
+        names = set(splits["train"]["label"]) if "train" in splits else None
+        labels = Labels(choose_classes(self.source, names, known))
+        num_bytes = sum(map(len, splits.values())) * self.size[0] * self.size[1] * 3
+        decoded = num_bytes <= self.memory_limit_gb * 1e9
+        folder.mkdir()
+        for split, rows in splits.items():
+            if not len(rows):
+                raise ValueError(f"{self.source.describe()}: the {split} split is empty")
+            labels.split = split
+            where = zip(rows["label"], rows["row"], strict=True)
+            numbers = [labels(label, {"row": row}, number) for number, (label, row) in enumerate(where)]
+            np.save(folder / f"{split}.labels.npy", np.array(numbers, dtype=np.int64))
+            if decoded:
+                if len(rows) > MANY:
+                    rank_zero_only(print)(f"{split}: {len(rows):,} images are decoded, once")
+                write_decoded(folder / f"{split}.npy", rows, self.size)
+        write_meta(folder, classes=labels.classes, decoded=decoded, splits=list(splits))
+
+    def prepare(self) -> None:
+        self._prepared  # noqa: B018
+
+    @property
+    def classes(self) -> list[str]:
+        return self._prepared[0]
+
+    @property
+    def num_classes(self) -> int:
+        return len(self.classes)
+
+    def dataset(self, split: str) -> LabelledImages:
+        splits = self._prepared[1]
+        if split not in splits:
+            raise ValueError(f"{self.source.describe()} has no {split} split; it has {', '.join(splits)}")
+        return splits[split]
+
+    def assets(self) -> dict[str, Any]:
+        return {"classes": self.classes, "image_size": list(self.size), "mean": self.mean, "std": self.std}
+
+    def readable(self, split: str, columns: Mapping[str, Sequence[Any]]) -> dict[str, list[Any]]:
+        """A table of predictions: index, input (the file, or where it stands), prediction, probability, and label if known."""
+        rows, index = self.source.load()[split]["row"], list(columns["index"])
+        return {"index": index, "input": [rows[i] for i in index], **named(columns, self.classes)}
+
+
+def _complete(folder: Path) -> tuple[Path, dict[str, Any]] | None:
+    meta = read_meta(folder)
+    return None if meta is None else (folder, meta)

@@ -1,0 +1,76 @@
+"""Classes of images, whatever the network."""
+
+import torch
+from torch import Tensor, nn
+
+from datamodules.batch import ImageBatch
+from lit_models.base import LitBase, Loss, OptimizerFactory, SchedulerFactory
+from lit_models.losses.language import token_cross_entropy
+from lit_models.metrics.calibration import calibration_bins, calibration_error
+from lit_models.metrics.confusion import confusion_matrix, f1_scores
+
+TOP = 5
+
+
+class LitImageClassifier(LitBase):
+    """Mean cross-entropy of the images' classes, in nats; of mixed images that of both classes by their shares.
+
+    Evaluation (without label smoothing) gives accuracy over all images, macro_f1, the expected calibration error over 15 bins
+    and, of more than 10 classes, top5_accuracy.
+
+    Args:
+        label_smoothing: share of each label that is spread over all classes, in training.
+        classes: their names in the order of their numbers; the runner links them to the data's.
+        replace_head: with init_from, start with a new head instead of the checkpoint's.
+
+    Raises:
+        ValueError: label_smoothing is not in [0, 1), or the checkpoint has another number of classes and replace_head is false.
+    """
+
+    unit = "images"
+    counted = "image"
+
+    def __init__(
+        self, net: nn.Module, optimizer: OptimizerFactory, lr_scheduler: SchedulerFactory | None = None,
+        label_smoothing: float = 0.0, classes: list[str] | None = None, init_from: str | None = None,
+        replace_head: bool = False, compile: bool = False,
+    ) -> None:  # fmt: skip
+        if not 0.0 <= label_smoothing < 1.0:
+            raise ValueError(f"label_smoothing {label_smoothing} is not in [0, 1)")
+        super().__init__(net, optimizer, lr_scheduler, init_from, compile, replace_head)
+        self.label_smoothing, self.classes = label_smoothing, classes
+
+    def step(self, batch: ImageBatch) -> Loss:
+        logits, labels = self.net(batch["images"]), batch["labels"]
+        if self.training:
+            return Loss(*self._training_loss(logits, batch))
+        total, count = token_cross_entropy(logits, labels)
+        metrics = {"accuracy": ((logits.argmax(-1) == labels).sum(), count)}
+        num_classes = logits.shape[-1]
+        if num_classes > 2 * TOP:
+            metrics["top5_accuracy"] = (logits.topk(TOP).indices == labels[:, None]).sum(), count
+        confusion = confusion_matrix(logits.argmax(-1), labels, num_classes)
+        return Loss(total, count, metrics, {"confusion": confusion, "calibration": calibration_bins(logits, labels)})
+
+    def _training_loss(self, logits: Tensor, batch: ImageBatch) -> tuple[Tensor, Tensor]:
+        labels, smoothing = batch["labels"], self.label_smoothing
+        if "other_labels" not in batch:
+            return token_cross_entropy(logits, labels, label_smoothing=smoothing)
+        loss = nn.CrossEntropyLoss(reduction="none", label_smoothing=smoothing)
+        logits, share = logits.float(), batch["label_weight"]
+        total = share * loss(logits, labels) + (1 - share) * loss(logits, batch["other_labels"])
+        return total.sum(), torch.full((), len(labels), device=labels.device)
+
+    def units(self, batch: ImageBatch) -> int:
+        return batch["num_images"]
+
+    def derived_metrics(self, metrics: dict[str, float]) -> dict[str, float]:
+        if "confusion" not in self.epoch_counts or not self.epoch_counts["confusion"].sum():
+            return {}
+        calibration = {"calibration_error": calibration_error(self.epoch_counts["calibration"])}
+        return {**f1_scores(self.epoch_counts["confusion"]), **calibration}
+
+    def predict_step(self, batch: ImageBatch, batch_idx: int) -> dict[str, Tensor]:
+        """The likeliest class of each image and its probability: index, prediction, probability, label, each (B,)."""
+        probability, prediction = self.net(batch["images"]).float().softmax(-1).max(-1)
+        return {"index": batch["index"], "label": batch["labels"], "prediction": prediction, "probability": probability}
