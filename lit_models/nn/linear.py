@@ -38,6 +38,7 @@ def _product(a: Tensor, b: Tensor, bias: Tensor | None = None) -> Tensor:
 class _OneDNN(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        x = x.contiguous()  # of a slice of longer rows the product in backward takes up to 260 times as long
         ctx.save_for_backward(x, weight)
         return _product(x, weight, bias)
 

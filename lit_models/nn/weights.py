@@ -49,8 +49,9 @@ def load_weights(module: nn.Module, path: str | Path, heads: Sequence[str] = (),
         given: dict[str, Tensor] = torch.load(file, map_location="cpu", weights_only=True)["state_dict"]
     except Exception as error:  # whatever a torn file or another kind of file makes torch say
         raise ValueError(f"init_from: {file} is not a readable checkpoint: {' '.join(str(error).split())[:200]}") from None
-    if adapt := getattr(getattr(module, "net", None), "adapt", None):  # what a network can bring to its own size
-        given = adapt(given, "net.")
+    for name, part in module.named_modules():
+        if hasattr(part, "adapt"):  # it can bring weights of another size to its own
+            given = part.adapt(given, f"{name}." if name else "")
     own = module.state_dict()
     fits = {name for name, value in given.items() if name in own and own[name].shape == value.shape}
     free = {name for name in own.keys() | given.keys() if name.startswith(tuple(heads)) and name not in fits}
