@@ -1,9 +1,9 @@
-"""Both step benchmarks run and print a line a row; what is compared is equal."""
+"""The step benchmarks run and print a line a row; what is compared is equal."""
 
 import pytest
 import torch
 
-from tests.benchmarks import bert_step, gpt_step
+from tests.benchmarks import bert_step, gpt_step, vit_step
 
 TINY = "--threads 1 --rounds 1 --steps 1"
 TINY_BERT = "--batch_size 4 --context 32 --vocab_size 64 --num_layers 1 --num_heads 2 --embed_dim 16"
@@ -54,3 +54,19 @@ def test_gpt_step(capsys: pytest.CaptureFixture[str]) -> None:
     found = table(printed)
     assert len(found) == 8 and list(found)[:3] == ["ours, AdamW fused", "ours, AdamW", "nanoGPT, AdamW"]
     assert all(len(cells) == 5 and 3.5 < float(cells[4]) < 4.5 for cells in found.values())  # ln 65 = 4.17
+
+
+def test_vit_step(capsys: pytest.CaptureFixture[str]) -> None:
+    vit_step.main(f"{TINY} --batch_size 4 --image_size 16 --num_layers 2 --num_heads 2 --embed_dim 16".split())
+    found = table(capsys.readouterr().out)
+    assert list(found) == ["ours", "torchvision", "timm", "transformers sdpa"]
+    assert len({cells[3] for cells in found.values()}) == 1  # parameters
+    losses = [float(cells[4]) for cells in found.values()]
+    assert 1.8 < losses[0] < 2.8 and max(losses) - min(losses) < 1e-3  # ln 10 = 2.3; after four equal steps
+
+
+def test_vit_step_fails_where_the_losses_differ(monkeypatch: pytest.MonkeyPatch) -> None:
+    equal = vit_step.weights_for
+    monkeypatch.setattr(vit_step, "weights_for", lambda *args: {n: v + 1e-3 * (v.dim() == 1) for n, v in equal(*args).items()})
+    with pytest.raises(AssertionError, match="ours"):
+        vit_step.main(f"{TINY} --batch_size 4 --image_size 16 --num_layers 2 --num_heads 2 --embed_dim 16".split())

@@ -1,4 +1,4 @@
-"""Seconds of one optimizer step of several networks, side by side: what gpt_step and bert_step have in common.
+"""Seconds of one optimizer step of several networks, side by side: what gpt_step, bert_step and vit_step have in common.
 
 A step is forward, loss, backward, clipping at 1.0, AdamW, zero_grad. All rows live in one process with the same allocator
 settings (the system's, unless MALLOC_* is set outside) and alternate: every round runs one step of each batch of each row,
@@ -64,18 +64,18 @@ def measure(rows: Mapping[str, Row], batches: Sequence[tuple[Tensor, ...]], roun
     return timed
 
 
-def report(rows: Mapping[str, Row], timed: Timed, steps: int, tokens: float) -> None:
-    """Prints a line for each row; tokens are those of a step."""
+def report(rows: Mapping[str, Row], timed: Timed, steps: int, count: float, unit: str = "tokens") -> None:
+    """Prints a line for each row; `count` is a step's number of tokens or other units."""
     settings = {k: v for k, v in os.environ.items() if k.startswith("MALLOC_") or k == "LD_PRELOAD"}
     first = next(iter(timed.seconds.values()))
     print(
         f"torch {torch.__version__}, {torch.get_num_threads()} threads of {os.cpu_count()} cores, "
         f"{len(first)} rounds of {steps} steps, allocator {settings or 'as the system has it'}"
     )
-    print(f"{'':34} {'ms/step':>8} {'tokens/s':>9} {'/ first':>8} {'parameters':>11} {'last loss':>9}")
+    print(f"{'':34} {'ms/step':>8} {f'{unit}/s':>9} {'/ first':>8} {'parameters':>11} {'last loss':>9}")
     for name, seconds in timed.seconds.items():
         median = statistics.median(seconds)
         ratio = statistics.median(a / b for a, b in zip(seconds, first, strict=True))
         size = sum(p.numel() for p in rows[name].net.parameters())
-        line = f"{median * 1e3:8.2f} {tokens / median:9,.0f} {ratio:8.2f} {size:11,} {timed.last_loss[name]:9.4f}"
+        line = f"{median * 1e3:8.2f} {count / median:9,.0f} {ratio:8.2f} {size:11,} {timed.last_loss[name]:9.4f}"
         print(f"{name:34} {line}")
