@@ -10,6 +10,8 @@ from tests.pipeline.conftest import documents, environment, inside, text  # noqa
 from tests.reading import ROOT
 
 CONFIGS = sorted(p.name for p in (ROOT / "configs").glob("*.yaml") if p.name != "defaults.yaml")
+SHRUNK_RESNET = {"width": 4, "layers": [1, 1]}
+SHRUNK_VIT = {"num_layers": 1, "num_heads": 2, "embed_dim": 32}
 SHRUNK = {"num_layers": 1, "num_heads": 2, "embed_dim": 16, "max_seq_len": 16}
 
 
@@ -17,7 +19,11 @@ SHRUNK = {"num_layers": 1, "num_heads": 2, "embed_dim": 16, "max_seq_len": 16}
 def test_two_steps_of_every_config(name: str, inside: Any, documents: Path, tmp_path: Path) -> None:  # noqa: F811
     """Running text is replaced by a small one; other sources are the config's own."""
     config = (ROOT / "configs" / name).read_text()
-    options = [f"--model.init_args.net.{key}={value}" for key, value in SHRUNK.items()]
+    shrunk = SHRUNK_RESNET if "LitResNet" in config else SHRUNK_VIT if "LitViT" in config else SHRUNK
+    options = [f"--model.init_args.net.{key}={value}" for key, value in shrunk.items()]
+    if "ImageTable" in config or "HubImages" in config:
+        options += ["--data.init_args.source.class_path=datamodules.sources.mnist.MNIST5K"]
+        options += ["--data.init_args.image_size=32", "--data.init_args.rand_augment=0"]
     if any(data in config for data in ("TextDataModule", "SentencePairDataModule")):
         source = "--data.init_args.source"
         options += [f"{source}.class_path=datamodules.sources.files.TextFiles", f"{source}.init_args.paths={documents}"]

@@ -2,10 +2,14 @@
 
 import re
 import shlex
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
+import pyarrow
+import pyarrow.parquet
 import pytest
+from PIL import Image
 
 from tests.pipeline.conftest import environment, inside, text  # noqa: F401 - fixtures
 from tests.reading import ROOT
@@ -41,6 +45,14 @@ def test_every_command_runs(inside: Any, text: Path, tmp_path: Path, monkeypatch
     (tmp_path / "input.txt").write_text(text.read_text())
     for name, rows in TABLES.items():
         (tmp_path / name).write_text("\n".join(rows) + "\n")
+    images = []
+    for i in range(40):
+        Image.new("RGB", (32, 32), (6 * i, 0, 255)).save(content := BytesIO(), "PNG")
+        images.append({"image": {"bytes": content.getvalue(), "path": None}, "label": i % 2})
+    for name in ("train", "test"):
+        pyarrow.parquet.write_table(pyarrow.Table.from_pylist(images), tmp_path / f"{name}.parquet")
+    (tmp_path / "photos").mkdir()
+    Image.new("L", (50, 40), 200).save(tmp_path / "photos" / "a.jpg")
     monkeypatch.chdir(tmp_path)
     ran = []
     for line in COMMANDS:
@@ -51,7 +63,7 @@ def test_every_command_runs(inside: Any, text: Path, tmp_path: Path, monkeypatch
         if "<" in line or "torchrun" in line:
             continue
         if words[0] == "fit":
-            words += ["--print_config"] if re.search("gpu|gpt2_124m|ddp", line) else SHORT
+            words += ["--print_config"] if re.search("gpu|gpt2_124m|ddp", line) else SHORT[: 4 if "resnet" in line else None]
         if words[0] == "bench":
             words += ["--steps", "4", "--block", "2", *SHORT[3:]]
         code, _, last = inside(*words)
