@@ -15,6 +15,7 @@ from datamodules.augment import Augmentation
 from datamodules.base import BaseDataModule, checkpoint_assets
 from datamodules.batch import ImageBatch
 from datamodules.classes import Labels, choose_classes, named
+from datamodules.draws import uniform
 from datamodules.image_cache import DecodedImages, EncodedImages, Size, Store, write_decoded
 from datamodules.image_decoding import DECODING
 from datamodules.order import Key
@@ -30,18 +31,23 @@ class LabelledImages:
 
     def __init__(
         self, store: Store, labels: Path, size: Size, mean: Sequence[float], std: Sequence[float],
-        seed: int, augmentation: Augmentation | None,
+        seed: int, augmentation: Augmentation | None, fraction: float = 1.0,
     ) -> None:  # fmt: skip
         self.store, self.size, self.seed, self.augmentation = store, size, seed, augmentation
-        self._path = labels
+        self._path, self.fraction = labels, fraction
         self.mean, self.std = (torch.tensor(values).view(1, 3, 1, 1) * 255 for values in (mean, std))
 
     @cached_property
+    def rows(self) -> np.ndarray:
+        """(N,) where the samples stand in the split: all of it, or the fraction of each class."""
+        return fraction_of(np.load(self._path), self.fraction)
+
+    @cached_property
     def labels(self) -> np.ndarray:
-        return np.load(self._path)
+        return np.load(self._path)[self.rows]
 
     def __getstate__(self) -> dict[str, Any]:
-        return {name: value for name, value in self.__dict__.items() if name != "labels"}
+        return {name: value for name, value in self.__dict__.items() if name not in ("rows", "labels")}
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -63,14 +69,13 @@ class LabelledImages:
         return batch
 
     def _images(self, epoch: int, indices: np.ndarray) -> torch.Tensor:
-        augmentation, keys = self.augmentation, (self.seed, epoch, indices)
+        augmentation, keys, rows = self.augmentation, (self.seed, epoch, indices), self.rows[indices]
         if augmentation is None:
-            pixels = torch.from_numpy(self.store.whole(indices, self.size)).permute(0, 3, 1, 2)
-            return self._normalised(pixels)
+            return self._normalised(torch.from_numpy(self.store.whole(rows, self.size)).permute(0, 3, 1, 2))
         if augmentation.min_scale is not None:
-            images = augmentation.resized_crops(self.store.original(indices), self.size, keys)
+            images = augmentation.resized_crops(self.store.original(rows), self.size, keys)
         else:
-            images = self.store.whole(indices, self.size)
+            images = self.store.whole(rows, self.size)
         return augmentation.erased(self._normalised(augmentation.pixels(images, keys)), keys)
 
     def _normalised(self, pixels: torch.Tensor) -> torch.Tensor:
@@ -89,6 +94,7 @@ class ImageDataModule(BaseDataModule):
         mean, std: of the red, green and blue channels from 0 to 1, which are brought to mean 0 and standard deviation 1.
         crop_padding, min_scale, flip, rand_augment, rand_augment_magnitude, erasing, mixup, cutmix: of training images, see
             `datamodules.augment.Augmentation`.
+        train_fraction: share of each class's training images that is used, chosen once for all seeds.
         memory_limit_gb: decoded images, in 10^9 bytes, that are kept.
         init_from: checkpoint whose classes are used where the source has no train split; set by the runner.
         cache_dir: where decoded images are kept. Default: `$XDG_CACHE_HOME/lit-pipeline`.
@@ -104,8 +110,8 @@ class ImageDataModule(BaseDataModule):
         mean: tuple[float, float, float] = (0.5, 0.5, 0.5), std: tuple[float, float, float] = (0.5, 0.5, 0.5),
         crop_padding: int = 0, min_scale: float | None = None, flip: bool = False, rand_augment: int = 0,
         rand_augment_magnitude: int = 9, erasing: float = 0.0, mixup: float = 0.0, cutmix: float = 0.0,
-        memory_limit_gb: float = 2.0, init_from: str | None = None, micro_batch_size: int | None = None,
-        eval_batch_size: int | None = None, num_workers: int = 0, seed: int = 0, cache_dir: str | None = None,
+        train_fraction: float = 1.0, memory_limit_gb: float = 2.0, init_from: str | None = None,
+        micro_batch_size: int | None = None, eval_batch_size: int | None = None, num_workers: int = 0, seed: int = 0, cache_dir: str | None = None,
     ) -> None:  # fmt: skip
         super().__init__(batch_size, micro_batch_size, eval_batch_size, num_workers, seed)
         height, width = (image_size, image_size) if isinstance(image_size, int) else image_size
@@ -114,10 +120,13 @@ class ImageDataModule(BaseDataModule):
             raise ValueError(f"image_size {image_size} must be at least 1")
         if min(std) <= 0:
             raise ValueError(f"std {list(std)} must be above 0")
+        if not 0 < train_fraction <= 1:
+            raise ValueError(f"train_fraction {train_fraction} is not in (0, 1]")
         options = locals()
         self.augmentation = Augmentation(**{field.name: options[field.name] for field in fields(Augmentation)})
         self.source, self.image_size, self.mean, self.std = source, image_size, list(mean), list(std)
-        self.memory_limit_gb, self.init_from, self.cache_dir = memory_limit_gb, init_from, cache_dir
+        self.train_fraction, self.memory_limit_gb = train_fraction, memory_limit_gb
+        self.init_from, self.cache_dir = init_from, cache_dir
 
     @cached_property
     def _prepared(self) -> tuple[list[str], dict[str, LabelledImages]]:
@@ -128,9 +137,9 @@ class ImageDataModule(BaseDataModule):
         datasets = {}
         for split in meta["splits"]:
             store = DecodedImages(folder / f"{split}.npy") if meta["decoded"] else EncodedImages(self.source, split)
-            augmentation = self.augmentation if split == "train" else None
+            augmentation, fraction = (self.augmentation, self.train_fraction) if split == "train" else (None, 1.0)
             labels = folder / f"{split}.labels.npy"
-            datasets[split] = LabelledImages(store, labels, self.size, self.mean, self.std, self.seed, augmentation)
+            datasets[split] = LabelledImages(store, labels, self.size, self.mean, self.std, self.seed, augmentation, fraction)
         return meta["classes"], datasets
 
     def _fill(self, folder: Path, known: list[str] | None) -> None:
@@ -177,6 +186,18 @@ class ImageDataModule(BaseDataModule):
         """A table of predictions: index, input (the file, or where it stands), prediction, probability, and label if known."""
         rows, index = self.source.load()[split]["row"], list(columns["index"])
         return {"index": index, "input": [rows[i] for i in index], **named(columns, self.classes)}
+
+
+def fraction_of(labels: np.ndarray, fraction: float) -> np.ndarray:
+    """Where the chosen share of each class stands, at least one of each, in the order of the split."""
+    if fraction == 1:
+        return np.arange(len(labels))
+    draws = uniform(np.arange(len(labels)))
+    chosen = []
+    for label in np.unique(labels):
+        (places,) = np.nonzero(labels == label)
+        chosen.append(places[np.argsort(draws[places])[: max(1, round(fraction * len(places)))]])
+    return np.sort(np.concatenate(chosen))
 
 
 def _complete(folder: Path) -> tuple[Path, dict[str, Any]] | None:

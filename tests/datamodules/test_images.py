@@ -169,9 +169,23 @@ def test_sizes_are_checked(folder, tmp_path):
         ({"std": (0.5, 0.0, 0.5)}, "std .* must be above 0"),
         ({"crop_padding": -1}, "crop_padding -1"),
         ({"batch_size": 0}, "batch_size is 0"),
+        ({"train_fraction": 1.5}, "train_fraction 1.5 is not in"),
     ):
         with pytest.raises(ValueError, match=message):
             module(folder, tmp_path, **options)
+
+
+def test_a_fraction_of_each_class_is_the_same_for_all_seeds(tmp_path):
+    whole, tenth, other = (
+        ImageDataModule(MNIST5K(), 10, 28, cache_dir=str(tmp_path), seed=seed, train_fraction=fraction).dataset("train")
+        for seed, fraction in ((0, 1.0), (0, 0.1), (1, 0.1))
+    )
+    counts = np.bincount(whole.labels)
+    assert np.bincount(tenth.labels).tolist() == [round(0.1 * count) for count in counts.tolist()]
+    assert np.array_equal(tenth.rows, other.rows)
+    part, full = batch_of(tenth, range(20))["images"], batch_of(whole, tenth.rows[:20])["images"]
+    assert torch.equal(part, full)
+    assert len(ImageDataModule(MNIST5K(), 10, 28, cache_dir=str(tmp_path)).dataset("test")) == 1000
 
 
 def test_digits(tmp_path):
