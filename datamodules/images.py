@@ -1,7 +1,6 @@
 """Labelled images."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import fields
 from functools import cached_property
 from hashlib import sha256
 from pathlib import Path
@@ -92,8 +91,7 @@ class ImageDataModule(BaseDataModule):
         source: where the images come from.
         image_size: one number for squares, [height, width] for rectangles. Linked to the network.
         mean, std: of the red, green and blue channels from 0 to 1, which are brought to mean 0 and standard deviation 1.
-        crop_padding, min_scale, flip, rand_augment, rand_augment_magnitude, erasing, mixup, cutmix: of training images, see
-            `datamodules.augment.Augmentation`.
+        augmentation: of training images.
         train_fraction: share of each class's training images that is used, chosen once for all seeds.
         memory_limit_gb: decoded images, in 10^9 bytes, that are kept.
         init_from: checkpoint whose classes are used where the source has no train split; set by the runner.
@@ -108,10 +106,9 @@ class ImageDataModule(BaseDataModule):
     def __init__(
         self, source: ImageSource, batch_size: int, image_size: int | tuple[int, int],
         mean: tuple[float, float, float] = (0.5, 0.5, 0.5), std: tuple[float, float, float] = (0.5, 0.5, 0.5),
-        crop_padding: int = 0, min_scale: float | None = None, flip: bool = False, rand_augment: int = 0,
-        rand_augment_magnitude: int = 9, erasing: float = 0.0, mixup: float = 0.0, cutmix: float = 0.0,
-        train_fraction: float = 1.0, memory_limit_gb: float = 2.0, init_from: str | None = None,
-        micro_batch_size: int | None = None, eval_batch_size: int | None = None, num_workers: int = 0, seed: int = 0, cache_dir: str | None = None,
+        augmentation: Augmentation = Augmentation(), train_fraction: float = 1.0, memory_limit_gb: float = 2.0,  # noqa: B008
+        init_from: str | None = None, micro_batch_size: int | None = None, eval_batch_size: int | None = None,
+        num_workers: int = 0, seed: int = 0, cache_dir: str | None = None,
     ) -> None:  # fmt: skip
         super().__init__(batch_size, micro_batch_size, eval_batch_size, num_workers, seed)
         height, width = (image_size, image_size) if isinstance(image_size, int) else image_size
@@ -122,8 +119,7 @@ class ImageDataModule(BaseDataModule):
             raise ValueError(f"std {list(std)} must be above 0")
         if not 0 < train_fraction <= 1:
             raise ValueError(f"train_fraction {train_fraction} is not in (0, 1]")
-        options = locals()
-        self.augmentation = Augmentation(**{field.name: options[field.name] for field in fields(Augmentation)})
+        self.augmentation = augmentation
         self.source, self.image_size, self.mean, self.std = source, image_size, list(mean), list(std)
         self.train_fraction, self.memory_limit_gb = train_fraction, memory_limit_gb
         self.init_from, self.cache_dir = init_from, cache_dir

@@ -23,7 +23,7 @@ def test_two_steps_of_every_config(name: str, inside: Any, documents: Path, tmp_
     options = [f"--model.init_args.net.{key}={value}" for key, value in shrunk.items()]
     if "ImageTable" in config or "HubImages" in config:
         options += ["--data.init_args.source.class_path=datamodules.sources.mnist.MNIST5K"]
-        options += ["--data.init_args.image_size=32", "--data.init_args.rand_augment=0"]
+        options += ["--data.init_args.image_size=32", "--data.init_args.augmentation.rand_augment=0"]
     if any(data in config for data in ("TextDataModule", "SentencePairDataModule")):
         source = "--data.init_args.source"
         options += [f"{source}.class_path=datamodules.sources.files.TextFiles", f"{source}.init_args.paths={documents}"]

@@ -9,6 +9,7 @@ import torch
 from PIL import Image
 from torch.utils.data import DataLoader
 
+from datamodules.augment import Augmentation
 from datamodules.images import ImageDataModule
 from datamodules.sources.image_folder import ImageFiles, ImageFolder
 from datamodules.sources.mnist import MNIST5K
@@ -36,8 +37,9 @@ def noise(folder):
 
 
 def module(folder, tmp_path, **options):
+    changes = {name: options.pop(name) for name in [*options] if name in Augmentation.__annotations__}
     options = {"batch_size": 4, "image_size": 16, "cache_dir": str(tmp_path / "cache"), "seed": 3, **options}
-    made = ImageDataModule(ImageFolder(str(folder), val_fraction=0.25), **options)
+    made = ImageDataModule(ImageFolder(str(folder), val_fraction=0.25), augmentation=Augmentation(**changes), **options)
     made.prepare()
     return made
 

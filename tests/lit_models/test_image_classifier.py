@@ -9,6 +9,7 @@ from lightning.pytorch import Trainer
 from torch.nn import functional as F
 from torchvision.transforms import v2
 
+from datamodules.augment import Augmentation
 from datamodules.images import ImageDataModule
 from datamodules.sources.mnist import MNIST5K
 from lit_models.nn.resnet import ResNet
@@ -17,7 +18,7 @@ from lit_models.resnet import LitResNet
 from lit_models.vit import LitViT
 
 SIZES: dict[str, Any] = {"patch_size": 7, "num_layers": 1, "num_heads": 2, "embed_dim": 16}
-MIXED = {"crop_padding": 2, "mixup": 0.4, "cutmix": 1.0}
+MIXED = {"augmentation": Augmentation(crop_padding=2, mixup=0.4, cutmix=1.0)}
 
 
 def network(num_classes: int = 10, image_size: int = 28) -> ViT:
