@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import final
 
 import numpy as np
 import torch
@@ -19,6 +20,7 @@ Keys = tuple[int, int, np.ndarray]
 """seed, epoch and the samples' numbers (B,)."""
 
 
+@final
 @dataclass(frozen=True)
 class Augmentation:
     """
