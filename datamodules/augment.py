@@ -3,7 +3,6 @@
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import final
 
 import numpy as np
 import torch
@@ -20,7 +19,6 @@ Keys = tuple[int, int, np.ndarray]
 """seed, epoch and the samples' numbers (B,)."""
 
 
-@final
 @dataclass(frozen=True)
 class Augmentation:
     """
@@ -33,9 +31,6 @@ class Augmentation:
         erasing: probability that a rectangle is erased (Zhong et al. 2020).
         mixup: parameter of the Beta distribution of the shares of two images in a mixed one (Zhang et al. 2018); 0 for none.
         cutmix: the same for the share of a box that is cut out of the other image (Yun et al. 2019).
-
-    Raises:
-        ValueError: a number is out of its range.
     """
 
     crop_padding: int = 0
@@ -47,7 +42,8 @@ class Augmentation:
     mixup: float = 0.0
     cutmix: float = 0.0
 
-    def __post_init__(self) -> None:
+    def check(self) -> None:  # not at construction: the parser of configs would bury the message
+        """Raises ValueError where a number is out of its range."""
         for name in ("crop_padding", "rand_augment", "mixup", "cutmix"):
             if getattr(self, name) < 0:
                 raise ValueError(f"{name} {getattr(self, name)} is negative")

@@ -119,6 +119,7 @@ class ImageDataModule(BaseDataModule):
             raise ValueError(f"std {list(std)} must be above 0")
         if not 0 < train_fraction <= 1:
             raise ValueError(f"train_fraction {train_fraction} is not in (0, 1]")
+        augmentation.check()
         self.augmentation = augmentation
         self.source, self.image_size, self.mean, self.std = source, image_size, list(mean), list(std)
         self.train_fraction, self.memory_limit_gb = train_fraction, memory_limit_gb

@@ -128,8 +128,8 @@ def _value_fault(value: Any, key: str, kind: Any) -> Fault:
     for option in options:
         if typing.get_origin(option) in (Callable, Callable[..., Any]) or option is Callable or _is_callable(option):
             return _class_fault(value, key, None)
-        if inspect.isclass(option) and getattr(option, "__final__", False):
-            return _arguments_fault(value, key, option) or _content_fault(value, key, option)
+        if inspect.isclass(option) and (getattr(option, "__final__", False) or dataclasses.is_dataclass(option)):
+            return _arguments_fault(value, key, option)
         if inspect.isclass(option) and option.__module__.partition(".")[0] in ("datamodules", "lit_models", "pipeline"):
             return _class_fault(value, key, option)
     if isinstance(value, dict) and "class_path" in value:
@@ -151,16 +151,6 @@ def _value_fault(value: Any, key: str, kind: Any) -> Fault:
         return key, f"{key} is {value!r}; it must be of type {name}"
     except ValueError:  # a type the parser does not know
         return None
-    return None
-
-
-def _content_fault(value: dict[str, Any], key: str, cls: Any) -> Fault:
-    """What a dataclass itself says of its values; other classes are only made later."""
-    if dataclasses.is_dataclass(cls):
-        try:
-            cls(**value)
-        except ValueError as error:
-            return key, f"{key}: {error}"
     return None
 
 

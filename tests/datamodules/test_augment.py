@@ -125,4 +125,4 @@ def test_a_partner_is_any_other_sample():
 )
 def test_numbers_out_of_range_are_refused(options, message):
     with pytest.raises(ValueError, match=message):
-        Augmentation(**options)
+        Augmentation(**options).check()

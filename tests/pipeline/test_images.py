@@ -86,7 +86,7 @@ def test_what_cannot_be_is_refused(inside: Any, trained: Path, pictures: Path, t
 
     assert "image_size 30 is not a multiple of patch_size 4" in last_line("--data.init_args.image_size=30")
     assert "did you mean flip?" in last_line("--data.init_args.augmentation.flipp=true")
-    assert "augmentation: erasing 3 is no probability" in last_line("--data.init_args.augmentation.erasing=3")
+    assert "erasing 3.0 is no probability" in last_line("--data.init_args.augmentation.erasing=3")
     folder = "--data.init_args.source.class_path=datamodules.sources.image_folder.ImageFolder"
     empty = tmp_path / "empty"
     empty.mkdir()
