@@ -34,7 +34,8 @@ def begin(run_dir: Path) -> None:
 
 def reason(error: BaseException) -> str:
     """What was said, on one line; where a parser only wrapped it, what was said first."""
-    while error.__cause__ is not None and "compute_fn of link" in str(error):
+    wrappers = ("compute_fn of link", "Does not validate against any of the Union")
+    while error.__cause__ is not None and any(wrapper in str(error) for wrapper in wrappers):
         error = error.__cause__
     text = " ".join(str(error).split()) or type(error).__name__
     if isinstance(error, OSError) and error.strerror:
