@@ -21,7 +21,8 @@ Keys = tuple[int, int, np.ndarray]
 
 @dataclass(frozen=True)
 class Augmentation:
-    """
+    """Which random changes, in this order: crop, flip, RandAugment, erasing, mixing.
+
     Args:
         crop_padding: pixels of black around an image before a crop of its own size; 0 for none.
         min_scale: smallest share of an image's area in a crop of random size and shape, which is resized; None for none.

@@ -59,3 +59,11 @@ def test_gpt2_has_the_published_size() -> None:
 
     net = yaml.safe_load((ROOT / "configs/gpt2_124m.yaml").read_text())["model"]["init_args"]["net"]
     assert sum(p.numel() for p in GPT(vocab_size=50257, **net).parameters()) == 124_439_808
+
+
+def test_vit_b16_has_the_published_size() -> None:
+    from lit_models.nn.vit import ViT
+
+    config = yaml.safe_load((ROOT / "configs/vit_b16_imagenet.yaml").read_text())
+    net = ViT(config["data"]["init_args"]["image_size"], 1000, **config["model"]["init_args"]["net"])
+    assert sum(p.numel() for p in net.parameters()) == 86_567_656

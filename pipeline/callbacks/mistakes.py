@@ -1,10 +1,12 @@
 """The images a classifier is most wrong about, as a picture."""
 
+from typing import cast
+
 import numpy as np
 import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.utilities import move_data_to_device
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional as F
 
 from datamodules.batch import IGNORE_INDEX
@@ -41,7 +43,8 @@ class WorstMistakes(Callback):
         if not trainer.is_global_zero:
             return
         data: ImageDataModule = datamodule(trainer)
-        net, was_training = pl_module.net, pl_module.net.training
+        net = cast(nn.Module, pl_module.net)
+        was_training = net.training
         net.eval()
         losses, labels, predictions, probabilities = evaluate(net, data, split, pl_module.device)
         net.train(was_training)
@@ -58,7 +61,7 @@ class WorstMistakes(Callback):
 
 
 @torch.no_grad()
-def evaluate(net: torch.nn.Module, data: ImageDataModule, split: str, device: torch.device) -> tuple[Tensor, ...]:
+def evaluate(net: nn.Module, data: ImageDataModule, split: str, device: torch.device) -> tuple[Tensor, ...]:
     """Loss, label, predicted class and its probability for every image of a split, each (N,)."""
     dataset, parts = data.dataset(split), []
     for first in range(0, len(dataset), data.eval_batch_size):

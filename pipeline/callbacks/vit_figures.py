@@ -1,5 +1,7 @@
 """What a ViT has learned, as pictures."""
 
+from typing import cast
+
 import numpy as np
 import torch
 from jaxtyping import Float
@@ -43,7 +45,7 @@ class ViTFigures(Callback):
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         if not trainer.is_global_zero:
             return
-        net, data = pl_module.net, datamodule(trainer)
+        net, data = cast(ViT, pl_module.net), datamodule(trainer)
         was_training = net.training
         net.eval()
         dataset = data.dataset("validation")
