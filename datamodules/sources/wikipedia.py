@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import bz2
 import html
-import importlib.metadata
 import re
 import xml.etree.ElementTree as ET
 from collections.abc import Iterator
@@ -12,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, final
 
 from datamodules.sources.base import TextSource, cut_documents, digest, to_dataset_dict
+from datamodules.sources.packages import installed_file
 
 if TYPE_CHECKING:
     import datasets
@@ -64,19 +64,8 @@ class Wikipedia(TextSource):
 
 
 def dump() -> Path:
-    """The bz2 file inside the installed gensim package, which is never imported.
-
-    Raises:
-        FileNotFoundError: gensim, or the file in it, is not installed.
-    """
-    try:
-        files = importlib.metadata.files("gensim") or []
-    except importlib.metadata.PackageNotFoundError:
-        files = []
-    for file in files:
-        if file.name == DUMP and (path := Path(str(file.locate()))).is_file():
-            return path
-    raise FileNotFoundError('the Wikipedia articles come with gensim, which is missing: pip install -e ".[samples]"')
+    """The bz2 file inside the installed gensim package; raises FileNotFoundError where it is not installed."""
+    return installed_file("gensim", DUMP, "the Wikipedia articles")
 
 
 def articles(path: Path) -> Iterator[tuple[str, list[str]]]:
