@@ -23,7 +23,7 @@ class LitBERT(LitBase):
 
     unit = "tokens"
     counted = "masked token, plus nats per pair"
-    next_command = 'fill --run_dir {run_dir} --text "The capital of the country is [MASK] ."'
+    next_command = 'fill --run_dir {run_dir} --text "He was born in [MASK] in the [MASK] century ."'
     net: BERT
 
     def __init__(
