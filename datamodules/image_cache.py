@@ -52,6 +52,8 @@ class EncodedImages:
     """A source's split, opened where it is used and decoded image by image."""
 
     def __init__(self, source: ImageSource, split: str) -> None:
+        import datasets  # noqa: F401 - here: W&B watches for it, and fails where a forked worker is the first to import it
+
         self.source, self.split = source, split
         self._rows: Any = None
 

@@ -37,7 +37,10 @@ def reason(error: BaseException) -> str:
     wrappers = ("compute_fn of link", "Does not validate against any of the Union")
     while error.__cause__ is not None and any(wrapper in str(error) for wrapper in wrappers):
         error = error.__cause__
-    text = " ".join(str(error).split()) or type(error).__name__
+    said = str(error)
+    if "in DataLoader worker process" in said.partition("\n")[0]:  # the worker's whole traceback, whose end says it
+        said = said.strip().rpartition("\n")[2].removeprefix("ValueError: ")
+    text = " ".join(said.split()) or type(error).__name__
     if isinstance(error, OSError) and error.strerror:
         text = f"{error.filename}: {error.strerror}" if error.filename else error.strerror
     elif not isinstance(error, BadInput | RunFailed | ValueError | FileNotFoundError):

@@ -97,6 +97,12 @@ def test_what_cannot_be_is_refused(inside: Any, trained: Path, pictures: Path, t
             Image.new("L", (28, 28), i).save(empty / name / f"{i}.png")
     (empty / "b" / "7.png").write_bytes(b"no picture")
     assert "7.png" in last_line(folder, f"--data.init_args.source.init_args.train={empty}")
+    workers = ["--data.init_args.memory_limit_gb=0", "--data.init_args.num_workers=1", "--trainer.max_steps=40"]
+    code, _, last = inside(
+        "fit", "--config", "configs/vit.yaml", *SMALL, *workers, "--run_dir", tmp_path / "met", folder,
+        f"--data.init_args.source.init_args.train={empty}",
+    )  # fmt: skip
+    assert code == 1 and last.startswith(f"error: the run failed: {empty / 'b' / '7.png'}"), last
     (empty / "b" / "7.png").unlink()
     other = [folder, f"--data.init_args.source.init_args.train={empty}", f"--model.init_args.init_from={trained}"]
     assert "replace_head" in last_line(*other)
@@ -107,3 +113,11 @@ def test_what_cannot_be_is_refused(inside: Any, trained: Path, pictures: Path, t
     code, _, last = inside("predict", "--run_dir", trained, "--images", tmp_path / "nowhere")
     assert code == 2 and "nowhere" in last
     assert inside("predict", "--run_dir", trained, "--images")[0] == 2
+
+
+def test_images_are_decoded_in_workers_beside_wandb(tmp_path: Path) -> None:
+    """The second run finds the labels in the cache: nothing has opened the source before the workers do."""
+    for name in ("first", "second"):
+        options = ["--data.init_args.num_workers=2", "--data.init_args.memory_limit_gb=0", "--trainer.callbacks=[]"]
+        ran = run_pipeline("fit", "--config", "configs/vit.yaml", *SMALL, *options, "--run_dir", tmp_path / name)
+        assert ran.returncode == 0, ran.stderr
