@@ -84,7 +84,10 @@ def test_a_mixed_image_has_the_loss_torchvisions_targets_give() -> None:
     }  # fmt: skip
     model = sgd(network(), label_smoothing=0.1).train()
     expected = F.cross_entropy(model.net(mixed), soft, label_smoothing=0.1, reduction="sum")
-    assert model.step(batch).sum.item() == pytest.approx(expected.item(), rel=1e-5)
+    loss = model.step(batch)
+    assert loss.sum.item() == pytest.approx(expected.item(), rel=1e-5)
+    right = (model.net(mixed).argmax(-1) == soft.argmax(-1)).sum()
+    assert (int(loss.metrics["accuracy"][0]), int(loss.metrics["accuracy"][1])) == (int(right), 6)
 
 
 def test_evaluation_counts_images(make_data: Any) -> None:
