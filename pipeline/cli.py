@@ -110,6 +110,7 @@ class PipelineCLI(LightningCLI):
     """LightningCLI with a run folder around each run."""
 
     def __init__(self, command: str, argv: list[str]) -> None:
+        argv = configs_first(argv)
         self.command, self.given = command, Given(argv)
         super().__init__(
             LitBase, BaseDataModule, subclass_mode_model=True, subclass_mode_data=True, save_config_callback=None,
@@ -223,6 +224,21 @@ class PipelineCLI(LightningCLI):
 
     def _weights(self) -> Path:
         return checkpoint_io.find(self.run.path, self.config[self.command].ckpt_path)
+
+
+def configs_first(argv: list[str]) -> list[str]:
+    """Options go over all config files, wherever they stand."""
+    files: list[str] = []
+    options: list[str] = []
+    words = list(argv)
+    while words:
+        word = words.pop(0)
+        name, equals, _ = word.partition("=")
+        into = files if name in ("--config", "-c") else options
+        into.append(word)
+        if into is files and not equals and words:
+            into.append(words.pop(0))
+    return [*files, *options]
 
 
 def with_saved_config(argv: list[str]) -> list[str]:

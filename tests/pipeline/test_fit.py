@@ -180,3 +180,14 @@ def test_a_service_inherited_from_a_parent_is_not_used(text: Path, tmp_path: Pat
     ran = run_pipeline("fit", *SMALL, *options, WANDB_SERVICE="3-1-unix-/nowhere.sock")
     assert ran.returncode == 0, ran.stderr
     assert records(tmp_path / "run")
+
+
+def test_options_go_over_every_config_wherever_they_stand(small: list[str], inside: Any, tmp_path: Path) -> None:
+    other = tmp_path / "other.yaml"
+    other.write_text("trainer: {log_every_n_steps: 7, gradient_clip_val: 0.5}\nrun_dir: elsewhere\n")
+    options = ["--run_dir", tmp_path / "run", *small, f"--config={other}"]  # small sets log_every_n_steps to 1
+    code, out, last = inside("fit", *options, "--print_config")
+    assert code == 0, last
+    config = yaml.safe_load(out)
+    assert config["trainer"]["log_every_n_steps"] == 1 and config["run_dir"] == str(tmp_path / "run")
+    assert config["trainer"]["gradient_clip_val"] == 0.5  # later files over earlier ones
