@@ -21,11 +21,10 @@ def picture_grid(images: Float[Tensor, "N 3 H W"], titles: Sequence[str], headin
         images: channels from 0 to 1.
     """
     columns = max(1, min(len(images), 6))
-    rows = max(1, math.ceil(len(images) / columns))
-    figure = Figure(figsize=(max(5.0, 1.7 * columns), 2.1 * rows + 0.5), layout="constrained")
+    rows = math.ceil(len(images) / columns)
+    figure = Figure(figsize=(max(5.0, 1.8 * columns), (1.7 * _aspect(images) + 0.4) * rows + 0.5), layout="constrained")
     figure.suptitle(heading, fontsize=10)
-    axes = figure.subplots(rows, columns, squeeze=False).flat
-    for i, ax in enumerate(axes):
+    for i, ax in enumerate(figure.subplots(rows, columns, squeeze=False).flat if rows else ()):
         ax.axis("off")
         if i < len(images):
             _show(ax, images[i])
@@ -42,22 +41,16 @@ def reliability(bins: Int[Tensor, "3 bins"]) -> Figure:
     samples, right, confidence = bins.double()
     num_bins, filled = len(samples), samples > 0
     middle = [(i + 0.5) / num_bins for i in range(num_bins)]
-    figure = Figure(figsize=(5, 5.4), layout="constrained")
+    figure = Figure(figsize=(5, 5.7), layout="constrained")
     upper, lower = figure.subplots(2, 1, sharex=True, height_ratios=(3, 1))
     accuracy = (right / samples.clamp(min=1)).tolist()
     upper.bar(middle, accuracy, width=0.95 / num_bins, color="tab:blue", label="accuracy")
     mean = (confidence / UNIT / samples.clamp(min=1))[filled].tolist()
-    upper.plot(
-        mean,
-        [a for a, f in zip(accuracy, filled, strict=True) if f],
-        "o",
-        color="black",
-        markersize=4,
-        label="at the bin's mean",
-    )
+    at_mean = [value for value, is_filled in zip(accuracy, filled, strict=True) if is_filled]
     upper.plot([0, 1], [0, 1], "--", color="tab:orange", label="as sure as right")
+    upper.plot(mean, at_mean, "o", color="black", markersize=4, clip_on=False, zorder=3, label="at the bin's mean confidence")
     upper.set(xlim=(0, 1), ylim=(0, 1), ylabel="accuracy")
-    upper.legend(loc="upper left", fontsize=8, frameon=False)
+    figure.legend(loc="outside lower center", fontsize=8, frameon=False, ncols=3)
     upper.set_title(f"expected calibration error {calibration_error(bins):.3f}, {int(samples.sum()):,} images", fontsize=9)
     lower.bar(middle, (samples / samples.sum()).tolist(), width=0.95 / num_bins, color="tab:gray")
     lower.set(xlabel="confidence: probability of the likeliest class", ylabel="share of images")
@@ -72,7 +65,8 @@ def attention_over_images(
     Args:
         images: channels from 0 to 1.
     """
-    figure = Figure(figsize=(1.9 * (1 + len(maps)), 1.8 * len(images) + 0.4), layout="constrained")
+    size = 1.9 * (1 + len(maps)), 1.85 * _aspect(images) * len(images) + 0.4
+    figure = Figure(figsize=size, layout="constrained")
     axes = figure.subplots(len(images), 1 + len(maps), squeeze=False)
     height, width = images.shape[2:]
     for i, row in enumerate(axes):
@@ -127,7 +121,8 @@ def distance_by_layer(distances: Float[Tensor, "L H"]) -> Figure:
     for head in range(num_heads):
         ax.plot(layers, distances[:, head].tolist(), "o", markersize=5, alpha=0.8, label=f"head {head + 1}")
     ax.plot(layers, distances.mean(1).tolist(), "-", color="black", linewidth=1, label="mean")
-    ax.set(xlabel="layer", ylabel="mean attention distance in pixels", xticks=layers, ylim=(0, None))
+    highest = max(1.0, 1.08 * float(distances.max()))
+    ax.set(xlabel="layer", ylabel="mean attention distance in pixels", xticks=layers, ylim=(0, highest))
     if num_heads <= 8:
         figure.legend(loc="outside right upper", fontsize=8, frameon=False)
     return figure
@@ -145,6 +140,16 @@ def filter_grid(filters: Float[Tensor, "K 3 p p"], heading: str) -> Figure:
         if i < len(filters):
             _show(ax, (filters[i] - low[i]) / (high[i] - low[i]).clamp(min=1e-12))
     return figure
+
+
+def short(name: str) -> str:
+    """A class name above a picture: no longer than 18 characters, a dollar no formula."""
+    return (name if len(name) <= 18 else f"{name[:17]}…").replace("$", r"\$")
+
+
+def _aspect(images: Float[Tensor, "N 3 H W"]) -> float:
+    """Height by width, within what leaves a title room."""
+    return min(2.0, max(0.6, images.shape[2] / images.shape[3]))
 
 
 def _show(ax: Axes, image: Float[Tensor, "3 H W"]) -> None:

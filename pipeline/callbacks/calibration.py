@@ -5,6 +5,7 @@ from lightning.pytorch import Callback, LightningModule, Trainer
 from lit_models.base import LitBase
 from pipeline import image_figures
 from pipeline.callbacks.parts import publish
+from pipeline.run_folder import RunFolder
 
 
 class CalibrationCurve(Callback):
@@ -22,5 +23,7 @@ class CalibrationCurve(Callback):
         bins = pl_module.epoch_counts.get("calibration")
         if bins is None:
             raise ValueError(f"CalibrationCurve is for image classifiers; {type(pl_module).__name__} counts no calibration")
-        if trainer.is_global_zero and bins[0].sum():
-            publish(trainer, image_figures.reliability(bins), f"calibration_{stage}", f"{stage}/calibration")
+        run = RunFolder(trainer.default_root_dir)
+        if not trainer.is_global_zero or not run.config.exists() or not bins.any():  # a test split without labels
+            return
+        publish(trainer, image_figures.reliability(bins), f"calibration_{stage}", f"{stage}/calibration")
