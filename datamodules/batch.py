@@ -66,3 +66,24 @@ class ImageBatch(TypedDict):
     label_weight: NotRequired[Tensor]  # (B,) float32
     num_images: int
     index: Tensor  # (B,) int64: number of the sample in its split
+
+
+class ImageTextBatch(TypedDict):
+    """Pairs of an image and a text: in training each image with one of its captions, drawn anew, in evaluation with the first.
+
+    Equal captions have equal numbers, equal images too. In evaluation a batch also brings every caption that its images are the
+    first to have, in P prompts each, and says which images and captions belong together.
+    """
+
+    images: Tensor  # (B, 3, H, W) float32, normalised
+    input_ids: Tensor  # (B, T) int64: the texts, each ended by the end token; padding after it
+    caption_numbers: Tensor  # (B,) int64: which of the split's captions a text is
+    image_numbers: Tensor  # (B,) int64: which of the split's distinct images
+    num_pairs: int
+    micro_batch_size: int  # pairs that one device takes at once
+    index: Tensor  # (B,) int64: number of the sample in its split
+    prompts: NotRequired[Tensor]  # (M, P, T) int64
+    new_captions: NotRequired[Tensor]  # (M,) int64: whose prompts these are
+    is_class: NotRequired[Tensor]  # (M,) bool: the caption is one of the training split, too
+    groups: NotRequired[Tensor]  # (B,) int64: the part of the data that an image belongs to
+    pairs: NotRequired[Tensor]  # (L, 2) int64: index and caption number of all that belong together

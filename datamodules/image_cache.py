@@ -6,10 +6,12 @@ from typing import Any, Protocol
 
 import numpy as np
 import torch
-from jaxtyping import UInt8
+from jaxtyping import Float, UInt8
+from torch import Tensor
 from torchvision.transforms import v2
 from torchvision.transforms.v2 import functional as TF
 
+from datamodules.augment import Augmentation
 from datamodules.image_decoding import decode
 from datamodules.sources.base import ImageSource
 
@@ -68,6 +70,41 @@ class EncodedImages:
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_rows": None}
+
+
+class NormalisedImages:
+    """Images of a store as a network takes them; `augmentation` in training only."""
+
+    def __init__(
+        self, store: Store, size: Size, mean: Sequence[float], std: Sequence[float], seed: int,
+        augmentation: Augmentation | None,
+    ) -> None:  # fmt: skip
+        self.store, self.size, self.seed, self.augmentation = store, size, seed, augmentation
+        self.mean, self.std = (torch.tensor(values).view(1, 3, 1, 1) * 255 for values in (mean, std))
+
+    def __call__(self, epoch: int, indices: np.ndarray, rows: np.ndarray) -> Float[Tensor, "B 3 H W"]:
+        """Samples number `indices`, which decide the random draws, from the store's `rows`."""
+        augmentation, keys = self.augmentation, (self.seed, epoch, indices)
+        if augmentation is None:
+            return self._normalised(torch.from_numpy(self.store.whole(rows, self.size)).permute(0, 3, 1, 2))
+        if augmentation.min_scale is not None:
+            images = augmentation.resized_crops(self.store.original(rows), self.size, keys)
+        else:
+            images = self.store.whole(rows, self.size)
+        return augmentation.erased(self._normalised(augmentation.pixels(images, keys)), keys)
+
+    def _normalised(self, pixels: Tensor) -> Tensor:
+        return pixels.to(torch.float32, memory_format=torch.contiguous_format).sub_(self.mean).div_(self.std)
+
+
+def checked_size(image_size: int | tuple[int, int], std: Sequence[float]) -> Size:
+    """Height and width; raises ValueError where one is below 1, or a standard deviation is not above 0."""
+    height, width = (image_size, image_size) if isinstance(image_size, int) else image_size
+    if min(height, width) < 1:
+        raise ValueError(f"image_size {image_size} must be at least 1")
+    if min(std) <= 0:
+        raise ValueError(f"std {list(std)} must be above 0")
+    return height, width
 
 
 def fit(image: UInt8[np.ndarray, "h w 3"], size: Size) -> UInt8[np.ndarray, "H W 3"]:

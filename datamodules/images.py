@@ -15,7 +15,7 @@ from datamodules.base import BaseDataModule, checkpoint_assets
 from datamodules.batch import ImageBatch
 from datamodules.classes import Labels, choose_classes, named
 from datamodules.draws import uniform
-from datamodules.image_cache import DecodedImages, EncodedImages, Size, Store, write_decoded
+from datamodules.image_cache import DecodedImages, EncodedImages, NormalisedImages, checked_size, write_decoded
 from datamodules.image_decoding import DECODING
 from datamodules.order import Key
 from datamodules.sources.base import ImageSource
@@ -26,15 +26,10 @@ MANY = 5000  # images whose decoding is announced
 
 
 class LabelledImages:
-    """Batches of normalised images; `augmentation` in training only."""
+    """Batches of images and their classes."""
 
-    def __init__(
-        self, store: Store, labels: Path, size: Size, mean: Sequence[float], std: Sequence[float],
-        seed: int, augmentation: Augmentation | None, fraction: float = 1.0,
-    ) -> None:  # fmt: skip
-        self.store, self.size, self.seed, self.augmentation = store, size, seed, augmentation
-        self._path, self.fraction = labels, fraction
-        self.mean, self.std = (torch.tensor(values).view(1, 3, 1, 1) * 255 for values in (mean, std))
+    def __init__(self, images: NormalisedImages, labels: Path, fraction: float = 1.0) -> None:
+        self.images, self._path, self.fraction = images, labels, fraction
 
     @cached_property
     def rows(self) -> np.ndarray:
@@ -53,32 +48,23 @@ class LabelledImages:
 
     def __getitem__(self, key: Key) -> ImageBatch:
         epoch, indices, _ = key
+        augmentation = self.images.augmentation
         batch: ImageBatch = {
             "images": self._images(epoch, indices),
             "labels": torch.from_numpy(self.labels[indices]),
             "num_images": len(indices),
             "index": torch.from_numpy(indices),
         }
-        if self.augmentation is not None and self.augmentation.mixes and len(self) > 1:
-            keys = self.seed, epoch, indices
-            partners = self.augmentation.partners(keys, len(self))
-            mixed = self.augmentation.mix(batch["images"], self._images(epoch, partners), keys)
+        if augmentation is not None and augmentation.mixes and len(self) > 1:
+            keys = self.images.seed, epoch, indices
+            partners = augmentation.partners(keys, len(self))
+            mixed = augmentation.mix(batch["images"], self._images(epoch, partners), keys)
             batch["images"], batch["label_weight"] = mixed
             batch["other_labels"] = torch.from_numpy(self.labels[partners])
         return batch
 
     def _images(self, epoch: int, indices: np.ndarray) -> torch.Tensor:
-        augmentation, keys, rows = self.augmentation, (self.seed, epoch, indices), self.rows[indices]
-        if augmentation is None:
-            return self._normalised(torch.from_numpy(self.store.whole(rows, self.size)).permute(0, 3, 1, 2))
-        if augmentation.min_scale is not None:
-            images = augmentation.resized_crops(self.store.original(rows), self.size, keys)
-        else:
-            images = self.store.whole(rows, self.size)
-        return augmentation.erased(self._normalised(augmentation.pixels(images, keys)), keys)
-
-    def _normalised(self, pixels: torch.Tensor) -> torch.Tensor:
-        return pixels.to(torch.float32, memory_format=torch.contiguous_format).sub_(self.mean).div_(self.std)
+        return self.images(epoch, indices, self.rows[indices])
 
 
 class ImageDataModule(BaseDataModule):
@@ -111,12 +97,7 @@ class ImageDataModule(BaseDataModule):
         num_workers: int = 0, seed: int = 0, cache_dir: str | None = None,
     ) -> None:  # fmt: skip
         super().__init__(batch_size, micro_batch_size, eval_batch_size, num_workers, seed)
-        height, width = (image_size, image_size) if isinstance(image_size, int) else image_size
-        self.size: Size = (height, width)
-        if min(self.size) < 1:
-            raise ValueError(f"image_size {image_size} must be at least 1")
-        if min(std) <= 0:
-            raise ValueError(f"std {list(std)} must be above 0")
+        self.size = checked_size(image_size, std)
         if not 0 < train_fraction <= 1:
             raise ValueError(f"train_fraction {train_fraction} is not in (0, 1]")
         augmentation.check()
@@ -135,8 +116,8 @@ class ImageDataModule(BaseDataModule):
         for split in meta["splits"]:
             store = DecodedImages(folder / f"{split}.npy") if meta["decoded"] else EncodedImages(self.source, split)
             augmentation, fraction = (self.augmentation, self.train_fraction) if split == "train" else (None, 1.0)
-            labels = folder / f"{split}.labels.npy"
-            datasets[split] = LabelledImages(store, labels, self.size, self.mean, self.std, self.seed, augmentation, fraction)
+            images = NormalisedImages(store, self.size, self.mean, self.std, self.seed, augmentation)
+            datasets[split] = LabelledImages(images, folder / f"{split}.labels.npy", fraction)
         return meta["classes"], datasets
 
     def _fill(self, folder: Path, known: list[str] | None) -> None:

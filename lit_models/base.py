@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
 import torch
 from lightning.pytorch import LightningModule
 from torch import Tensor, nn
@@ -31,6 +32,7 @@ class Loss:
     count: Tensor  # scalar int64: tokens, pairs or samples
     metrics: Mapping[str, tuple[Tensor, Tensor]] = field(default_factory=dict)
     counts: Mapping[str, Tensor] = field(default_factory=dict)  # whole numbers that add up over batches, in evaluation only
+    rows: Mapping[str, tuple[Tensor, Tensor]] = field(default_factory=dict)  # (keys (n,), values (n, ...)), in evaluation only
 
 
 class LitBase(LightningModule):
@@ -72,8 +74,10 @@ class LitBase(LightningModule):
         self._last: dict[str, Tensor | float] = {}  # of the last optimizer step, all ranks
         self._evaluated: list[dict[str, tuple[Tensor, Tensor]]] = []
         self._counted: dict[str, Tensor] = {}
+        self._kept: dict[str, list[tuple[Tensor, Tensor]]] = {}
         self.epoch_metrics: dict[str, float] = {}  # of the last validation or test
         self.epoch_counts: dict[str, Tensor] = {}  # of the same, all ranks
+        self.epoch_rows: dict[str, Tensor] = {}  # of the same, all ranks, in the order of their keys; on the CPU
         if init_from:
             heads = [f"net.{name}." for name in getattr(net, "heads", ())]
             print(load_weights(self, init_from, heads, replace=replace_head))
@@ -100,7 +104,7 @@ class LitBase(LightningModule):
         return None
 
     def derived_metrics(self, metrics: dict[str, float]) -> dict[str, float]:
-        """Metrics that follow from the exact epoch means and `epoch_counts`, such as perplexity from loss."""
+        """Metrics that follow from the exact epoch means, `epoch_counts` and `epoch_rows`, such as perplexity from loss."""
         return {}
 
     # ---- training -----------------------------------------------------------------------------------------------------
@@ -198,6 +202,8 @@ class LitBase(LightningModule):
         loss = self.step(batch)
         self._evaluated.append({"loss": (loss.sum.detach(), loss.count), **loss.metrics})
         self._counted |= {name: self._counted.get(name, 0) + count for name, count in loss.counts.items()}
+        for name, (keys, values) in loss.rows.items():
+            self._kept.setdefault(name, []).append((keys.cpu(), values.detach().cpu()))
 
     def validation_step(self, batch: Any, batch_idx: int) -> None:
         self._evaluate(batch)
@@ -208,16 +214,19 @@ class LitBase(LightningModule):
     def _finish_evaluation(self, stage: str) -> None:
         rows = [{name: (float(s), float(n)) for name, (s, n) in row.items()} for row in self._evaluated]
         counts = {name: count.cpu() for name, count in self._counted.items()}
-        self._evaluated, self._counted = [], {}
+        kept = self._kept
+        self._evaluated, self._counted, self._kept = [], {}, {}
         if getattr(getattr(self.trainer, "datamodule", None), "idle", False):
-            rows, counts = [], {}  # this rank only kept the others company
+            rows, counts, kept = [], {}, {}  # this rank only kept the others company
         if self.trainer.world_size > 1:
             gathered: list[Any] = [None] * self.trainer.world_size
-            torch.distributed.all_gather_object(gathered, (rows, counts))
-            rows = [row for part, _ in gathered for row in part]
-            names = dict.fromkeys(name for _, part in gathered for name in part)
-            counts = {name: sum(part[name] for _, part in gathered if name in part) for name in names}
-        self.epoch_counts = counts
+            torch.distributed.all_gather_object(gathered, (rows, counts, kept))
+            rows = [row for part, _, _ in gathered for row in part]
+            names = dict.fromkeys(name for _, part, _ in gathered for name in part)
+            counts = {name: sum(part[name] for _, part, _ in gathered if name in part) for name in names}
+            names = dict.fromkeys(name for _, _, part in gathered for name in part)
+            kept = {name: [pair for _, _, part in gathered for pair in part.get(name, [])] for name in names}
+        self.epoch_counts, self.epoch_rows = counts, {name: _in_order(pairs) for name, pairs in kept.items()}
         means = {}
         for name in dict.fromkeys(name for row in rows for name in row):
             # fsum rounds once, so the order in which ranks saw the batches cannot show.
@@ -246,6 +255,13 @@ class LitBase(LightningModule):
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         self.assets = checkpoint.get("assets", {})
         self._loaded_hparams = checkpoint.get("hyper_parameters", {})
+
+
+def _in_order(pairs: list[tuple[Tensor, Tensor]]) -> Tensor:
+    """Values of all batches in the order of their keys; of a key that came twice, once."""
+    keys, values = (torch.cat(parts) for parts in zip(*pairs, strict=True))
+    _, places = np.unique(keys.numpy(), return_index=True)
+    return values[torch.from_numpy(places)]
 
 
 def _is_plain(value: Any) -> bool:

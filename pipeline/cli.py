@@ -56,17 +56,20 @@ class Parser(LightningArgumentParser):
 def link(parser: LightningArgumentParser, given: Given) -> None:
     """The one bit of magic: values that follow from others.
 
-    seed_everything -> data.seed; net.max_seq_len -> data.max_seq_len; data.vocab_size, num_classes, nsp, image_size -> net;
-    data.classes -> model.classes. Each only where both sides take it. A value given by hand that differs is refused in
+    seed_everything -> data.seed; net.max_seq_len -> data.max_seq_len; data.vocab_size, num_classes, nsp, image_size, eos_id ->
+    net; data.classes, groups -> model; model.loss -> net.logit_bias. Each only where both sides take it. A value given by hand that differs is refused in
     `check_links`. (`PipelineCLI.before_instantiate_classes` has data.init_from, which depends on the run folder.)
     """
     parser.link_arguments("seed_everything", "data.init_args.seed")
     net, data = _net_class(given), find_class(given.get("data.class_path"))
     model = find_class(given.get("model.class_path"))
-    if model is not None and data is not None and "classes" in parameters(model) and hasattr(data, "classes"):
-        parser.link_arguments("data", "model.init_args.classes", compute_fn=_reader("classes"), apply_on="instantiate")
+    for name in NAMES:
+        if model is not None and data is not None and name in parameters(model) and hasattr(data, name):
+            parser.link_arguments("data", f"model.init_args.{name}", compute_fn=_reader(name), apply_on="instantiate")
     if net is None or data is None:
         return
+    if "logit_bias" in parameters(net) and "loss" in parameters(model):
+        parser.link_arguments("model.init_args.loss", "model.init_args.net.logit_bias", compute_fn=_needs_bias)
     if "max_seq_len" in parameters(net) and "max_seq_len" in parameters(data):
         parser.link_arguments("model.init_args.net.max_seq_len", "data.init_args.max_seq_len")
     for name in _sizes(net, data):
@@ -78,7 +81,14 @@ def _net_class(given: Given) -> Any:
     return None if model is None else annotation(model, "net")
 
 
-SIZES = ("vocab_size", "num_classes", "nsp", "image_size")
+SIZES = ("vocab_size", "num_classes", "nsp", "image_size", "eos_id")
+
+
+NAMES = ("classes", "groups")
+
+
+def _needs_bias(loss: str) -> bool:
+    return loss == "sigmoid"
 
 
 def _sizes(net: Any, data: Any) -> list[str]:
@@ -94,7 +104,11 @@ def check_links(given: Given, config: dict[str, Any]) -> None:
     """Raises BadInput where a linked value was given by hand and is another than the link's."""
     linked = {"data.init_args.seed": "seed_everything", "data.init_args.max_seq_len": "model.init_args.net.max_seq_len"}
     linked |= {f"model.init_args.net.{name}": "the data" for name in SIZES}
-    linked |= {"model.init_args.classes": "the data", "data.init_args.init_from": "model.init_args.init_from"}
+    linked |= {f"model.init_args.{name}": "the data" for name in NAMES}
+    linked |= {
+        "model.init_args.net.logit_bias": "model.init_args.loss",
+        "data.init_args.init_from": "model.init_args.init_from",
+    }
     for target, source in linked.items():
         value = given.get(target)
         linked_to: Any = config

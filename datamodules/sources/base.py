@@ -72,6 +72,14 @@ class ImageSource(Source):
         return None
 
 
+class ImageTextSource(Source):
+    """Images with captions: columns `image`, `captions`, `group` and `row`.
+
+    `image` and `row` are as in ImageSource. `captions` is a list of strings, at least one, none of them empty. `group` names the
+    part of the data that a pair belongs to (a font, say) and is "" where there are no parts; metrics are given for each.
+    """
+
+
 def check_fraction(name: str, value: float) -> None:
     """Raises ValueError unless 0 < value < 1."""
     if not 0 < value < 1:

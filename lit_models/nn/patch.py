@@ -30,9 +30,9 @@ class PatchEmbedding(nn.Conv2d):
         ValueError: in forward, for an image whose height or width is no multiple of patch_size.
     """
 
-    def __init__(self, in_channels: int, embed_dim: int, patch_size: int):
+    def __init__(self, in_channels: int, embed_dim: int, patch_size: int, bias: bool = True):
         self.patch_size = patch_size
-        super().__init__(in_channels, embed_dim, patch_size, stride=patch_size)
+        super().__init__(in_channels, embed_dim, patch_size, stride=patch_size, bias=bias)
 
     def reset_parameters(self) -> None:
         nn.init.trunc_normal_(self.weight, std=math.sqrt(1 / self.weight[0].numel()))
@@ -61,7 +61,7 @@ class ConvStem(nn.Sequential):
             an image's height or width is no multiple of patch_size.
     """
 
-    def __init__(self, in_channels: int, embed_dim: int, patch_size: int):
+    def __init__(self, in_channels: int, embed_dim: int, patch_size: int, bias: bool = True):
         super().__init__()
         if patch_size < 2 or patch_size & (patch_size - 1):
             raise ValueError(f"patch_size {patch_size} is not a power of two of at least 2, as a stem of convolutions needs")
@@ -74,7 +74,7 @@ class ConvStem(nn.Sequential):
             nn.init.kaiming_normal_(conv.weight, nonlinearity="relu")
             self.extend((conv, nn.GroupNorm(width // math.gcd(width, MAX_GROUP_SIZE), width), nn.ReLU()))
             in_channels, width = width, 2 * width
-        self.append(PatchEmbedding(embed_dim, embed_dim, 1))
+        self.append(PatchEmbedding(embed_dim, embed_dim, 1, bias=bias))
 
     def forward(self, images: Float[Tensor, "B C H W"]) -> Float[Tensor, "B h w D"]:
         check_image_size((images.shape[2], images.shape[3]), self.patch_size)

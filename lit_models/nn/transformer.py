@@ -1,21 +1,22 @@
 """One transformer block for every model: pre- or post-norm, with or without cross-attention."""
 
-from typing import Literal
+from typing import Literal, get_args
 
-from jaxtyping import Bool, Float
+import torch
+from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from lit_models.nn.attention import KVCache, MultiHeadAttention
 from lit_models.nn.linear import Linear
 
-Activation = Literal["gelu", "gelu_tanh", "relu"]
+Activation = Literal["gelu", "gelu_tanh", "quick_gelu", "relu"]
 
 
 class MLP(nn.Module):
     """Two linear layers with an activation between them, position by position.
 
-    Source: Vaswani et al. 2017, section 3.3; gelu_tanh: Hendrycks & Gimpel 2016, section 2.
+    Source: Vaswani et al. 2017, section 3.3; gelu_tanh and quick_gelu (x sigmoid(1.702 x)): Hendrycks & Gimpel 2016, section 2.
     """
 
     def __init__(
@@ -28,8 +29,8 @@ class MLP(nn.Module):
         activation: Activation = "gelu",
     ):
         super().__init__()
-        if activation not in ("gelu", "gelu_tanh", "relu"):
-            raise ValueError(f"activation {activation!r} is none of gelu, gelu_tanh, relu")
+        if activation not in get_args(Activation):
+            raise ValueError(f"activation {activation!r} is none of {', '.join(get_args(Activation))}")
         self.activation = activation
         self.dropout = dropout
         self.fc_in = Linear(embed_dim, hidden_dim, bias=bias)
@@ -39,6 +40,8 @@ class MLP(nn.Module):
         x = self.fc_in(x)
         if self.activation == "relu":
             x = F.relu(x)
+        elif self.activation == "quick_gelu":
+            x = x * torch.sigmoid(1.702 * x)
         else:
             x = F.gelu(x, approximate="tanh" if self.activation == "gelu_tanh" else "none")
         return F.dropout(self.fc_out(x), self.dropout, self.training)
@@ -105,6 +108,24 @@ class TransformerBlock(nn.Module):
             h = self.cross_attention(h, context, mask=context_mask)
             x = self._add(x, F.dropout(h, self.dropout, self.training), self.norm_cross)
         return self._add(x, self.mlp(self.norm2(x) if self.norm_first else x), self.norm2)
+
+    def state_at(
+        self, x: Float[Tensor, "B T D"], positions: Int[Tensor, "B"] | None = None, *, is_causal: bool = False
+    ) -> Float[Tensor, "B D"]:
+        """What `forward` makes of one position in each row (default: the first), without the work on the others.
+
+        For the last block of a network that reads no other states; pre-norm and without cross-attention only.
+        """
+        h = self.norm1(x)
+        if positions is None:
+            own, query, mask = x[:, :1], h[:, :1], None
+        else:
+            rows = torch.arange(len(x), device=x.device)
+            own, query = x[rows, positions][:, None], h[rows, positions][:, None]
+            mask = torch.arange(x.shape[1], device=x.device) <= positions[:, None] if is_causal else None  # (B, T)
+        attended = self.attention(query, h, mask=None if mask is None else mask[:, None, None])
+        own = own + F.dropout(attended, self.dropout, self.training)
+        return (own + self.mlp(self.norm2(own)))[:, 0]
 
     def attention_weights(
         self,

@@ -11,7 +11,7 @@ from torch.nn import functional as F
 
 from lit_models.nn.linear import Linear
 from lit_models.nn.patch import ConvStem, PatchEmbedding, check_image_size, resize_positions, sinusoidal_2d
-from lit_models.nn.transformer import TransformerBlock
+from lit_models.nn.transformer import Activation, TransformerBlock
 
 LAYER_NORM_EPS = 1e-6
 CHOICES = {"pool": ("class", "mean"), "positions": ("learned", "sinusoidal"), "stem": ("patch", "conv")}
@@ -30,6 +30,7 @@ class ViT(nn.Module):
         pool: the class token's state, or the mean over the patches (then there is no class token).
         positions: sinusoidal ones are fixed and, as they are computed, not resized for images of another size.
         stem: patch, or conv for the hybrid.
+        pre_norm: a layer norm before the first block, and a stem without biases, as in CLIP.
 
     Raises:
         ValueError: a size is not positive or does not divide as it must, dropout is not in [0, 1), or a choice is unknown.
@@ -57,6 +58,9 @@ class ViT(nn.Module):
         pool: Literal["class", "mean"] = "class",
         positions: Literal["learned", "sinusoidal"] = "learned",
         stem: Literal["patch", "conv"] = "patch",
+        pre_norm: bool = False,
+        activation: Activation = "gelu",
+        layer_norm_eps: float = LAYER_NORM_EPS,
     ):
         super().__init__()
         height, width = (image_size, image_size) if isinstance(image_size, int) else image_size
@@ -73,7 +77,7 @@ class ViT(nn.Module):
         check_image_size((height, width), patch_size)
         h, w = height // patch_size, width // patch_size
         self.dropout = dropout
-        self.stem = (PatchEmbedding if stem == "patch" else ConvStem)(in_channels, embed_dim, patch_size)
+        self.stem = (PatchEmbedding if stem == "patch" else ConvStem)(in_channels, embed_dim, patch_size, bias=not pre_norm)
         if positions == "learned":
             self.position_grid = nn.Parameter(torch.empty(1, h, w, embed_dim))
         else:
@@ -82,11 +86,14 @@ class ViT(nn.Module):
         has_position = positions == "learned" and pool == "class"
         self.class_position = nn.Parameter(torch.empty(1, 1, embed_dim)) if has_position else None
         blocks = nn.ModuleList(
-            TransformerBlock(embed_dim, num_heads, mlp_ratio=mlp_ratio, dropout=dropout, layer_norm_eps=LAYER_NORM_EPS)
+            TransformerBlock(
+                embed_dim, num_heads, mlp_ratio=mlp_ratio, dropout=dropout, activation=activation, layer_norm_eps=layer_norm_eps
+            )
             for _ in range(num_layers)
         )
+        self.pre_norm = nn.LayerNorm(embed_dim, eps=layer_norm_eps) if pre_norm else nn.Identity()
         self.blocks = cast(Sequence[TransformerBlock], blocks)
-        self.norm = nn.LayerNorm(embed_dim, eps=LAYER_NORM_EPS)
+        self.norm = nn.LayerNorm(embed_dim, eps=layer_norm_eps)
         self.head = Linear(embed_dim, num_classes)
         self._init_weights()
 
@@ -113,7 +120,7 @@ class ViT(nn.Module):
         x = self._embed(images)
         for block in blocks:
             x = block(x)
-        return self.head(self.norm(_first_token(last, x)))
+        return self.head(self.norm(last.state_at(x)))
 
     def attention_maps(self, images: Float[Tensor, "B C H W"]) -> Float[Tensor, "L B heads T T"]:
         """Attention weights of every layer: row t is the query, its columns the tokens attended to, in `features`' order."""
@@ -162,7 +169,7 @@ class ViT(nn.Module):
         if self.class_token is not None:
             token = self.class_token if self.class_position is None else self.class_token + self.class_position
             x = torch.cat((token.expand(len(x), -1, -1), x), dim=1)
-        return F.dropout(x, self.dropout, self.training)
+        return F.dropout(self.pre_norm(x), self.dropout, self.training)
 
     def _positions(self, size: tuple[int, int]) -> Float[Tensor, "1 h w D"]:
         if size == self.grid or isinstance(self.position_grid, nn.Parameter):
@@ -185,10 +192,3 @@ class ViT(nn.Module):
             elif name.endswith("bias"):
                 nn.init.zeros_(parameter)
         nn.init.zeros_(self.head.weight)
-
-
-def _first_token(block: TransformerBlock, x: Float[Tensor, "B T D"]) -> Float[Tensor, "B D"]:
-    """What `block` makes of the first token, without the work on the others that nothing after it would read."""
-    h = block.norm1(x)
-    first = x[:, :1] + F.dropout(block.attention(h[:, :1], h), block.dropout, block.training)
-    return (first + block.mlp(block.norm2(first)))[:, 0]
