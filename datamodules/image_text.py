@@ -36,9 +36,9 @@ class ImageTextDataModule(BaseDataModule):
         augmentation: of training images; without mixup and cutmix.
         memory_limit_gb: decoded images, in 10^9 bytes, that are kept.
         init_from: checkpoint whose tokenizer is used; set by the runner.
-        micro_batch_size: pairs that one device takes at once. The loss sees the whole batch all the same: features are computed
-            twice then.
-        batch_size, eval_batch_size, num_workers, seed, cache_dir: see BaseDataModule; all negatives of a pair come from its batch.
+        batch_size: pairs; the negatives of each are the others of its batch, in evaluation those of eval_batch_size.
+        micro_batch_size: pairs that one device takes at once; the loss sees the whole batch all the same.
+        eval_batch_size, num_workers, seed, cache_dir: see BaseDataModule.
 
     Raises:
         ValueError: a batch has a single pair, a template has not one {}, the tokenizer lacks a special token, an option is out
@@ -58,9 +58,7 @@ class ImageTextDataModule(BaseDataModule):
             self.eval_batch_size = max(2, self.eval_batch_size)
         for name, value in {"batch_size": batch_size, "eval_batch_size": self.eval_batch_size}.items():
             if value < 2:
-                raise ValueError(
-                    f"data.init_args.{name} is {value}: a pair is compared with the others of its batch, give 2 or more"
-                )
+                raise ValueError(f"data.init_args.{name} is {value}; a pair is compared with others, so it must be at least 2")
         check_templates(templates)
         augmentation.check()
         if augmentation.mixes:
@@ -81,11 +79,7 @@ class ImageTextDataModule(BaseDataModule):
     @cached_property
     def _prepared(self) -> tuple[Tokenizer, list[str], dict[str, ImageTextPairs]]:
         start = self._start_tokenizer
-        missing = [name for name in ("[PAD]", "[EOS]") if name not in start.special_tokens] if not start.is_trained else []
-        if missing or (start.is_trained and None in (start.pad_id, start.eos_id)):
-            raise ValueError(
-                f"the tokenizer lacks {' '.join(missing) or '[PAD] or [EOS]'}: give it the special_tokens [[PAD], [EOS]]"
-            )
+        refuse_unfit(start)
         what = (FORMAT, DECODING, self.size, self.memory_limit_gb, self.source.fingerprint(), start.fingerprint())
         key = sha256(repr(what).encode()).hexdigest()[:32]
         folder, meta = prepared("ImageText", key, self.cache_dir, lambda path: self._fill(path, start), read)
@@ -143,12 +137,18 @@ class ImageTextDataModule(BaseDataModule):
         """A table of predictions: index, input (the file, or where it stands), caption, similarity."""
         rows, dataset, index = self.source.load()[split]["row"], self.dataset(split), list(columns["index"])
         captions = [dataset.caption(dataset.own(i)[0]) for i in index]
-        return {
-            "index": index,
-            "input": [rows[i] for i in index],
-            "caption": captions,
-            "similarity": list(columns["similarity"]),
-        }
+        inputs = [rows[i] for i in index]
+        return {"index": index, "input": inputs, "caption": captions, "similarity": list(columns["similarity"])}
+
+
+def refuse_unfit(tokenizer: Tokenizer) -> None:
+    """Raises ValueError where a tokenizer has no [PAD] or no [EOS], or will have none when it is trained."""
+    if tokenizer.is_trained:
+        missing = [name for name, i in (("[PAD]", tokenizer.pad_id), ("[EOS]", tokenizer.eos_id)) if i is None]
+    else:
+        missing = [name for name in ("[PAD]", "[EOS]") if name not in tokenizer.special_tokens]
+    if missing:
+        raise ValueError(f"the tokenizer lacks {' '.join(missing)}: give it the special_tokens [[PAD], [EOS]]")
 
 
 def check_templates(templates: Sequence[str]) -> None:

@@ -32,14 +32,11 @@ def fill(folder: Path, source: ImageTextSource, tokenizer: Tokenizer, size: Size
         raise ValueError(f"{source.describe()} has no train split, which the tokenizer would be trained on")
     folder.mkdir()
     tokenizer = Tokenizer.from_json(tokenizer.to_json())
-    tokenizer.train(
-        one_line(caption) for captions in (splits["train"]["captions"] if "train" in splits else ()) for caption in captions
-    )
+    training = [caption for captions in (splits["train"]["captions"] if "train" in splits else ()) for caption in captions]
+    tokenizer.train(map(one_line, training))
     tokenizer.save(folder / "tokenizer.json")
     decoded = sum(map(len, splits.values())) * size[0] * size[1] * 3 <= memory_limit_gb * 1e9
-    known: set[str] = (
-        {caption for captions in splits["train"]["captions"] for caption in captions} if "train" in splits else set()
-    )
+    known = set(training)
     groups = list(dict.fromkeys(group for rows in splits.values() for group in rows["group"]))
     for split, rows in splits.items():
         if decoded:
@@ -73,7 +70,7 @@ def _file(image: dict[str, Any]) -> bytes | str:
 
 
 def captions_of(rows: Iterable[list[str]], known: set[str], tokenizer: Tokenizer) -> dict[str, np.ndarray]:
-    """The captions of a split as `ImageTextPairs.arrays` has them; text in one piece, since lists of strings grow in workers."""
+    """The captions of a split as `ImageTextPairs.arrays` has them; in one piece, since lists of strings grow in workers."""
     captions: dict[str, int] = {}
     owner: list[int] = []
     own: list[list[int]] = []

@@ -23,8 +23,9 @@ class LitCLIP(LitBase):
     memory is bounded and the loss still sees the whole (Gao et al. 2021, section 3). Equal captions or images in a batch are no
     negatives of each other. In evaluation the others are those of the same batch, of whatever rank.
 
-    Evaluation gives recall@1, 5 and 10 both ways among all captions and images of the split, and for each of the data's groups
-    zero_shot: the share of its images whose caption is the nearest of those of the group's captions that training knows too.
+    Evaluation gives recall@1, 5 and 10 both ways among all captions and images of the split, recall@10 also for the captions
+    alone that are new to training, and for each of the data's groups zero_shot: the share of its images whose caption is the
+    nearest of those of the group's captions that training knows too.
     Ties count as chance would have them.
 
     Source: Radford et al. 2021 (CLIP), section 2.3; loss sigmoid: Zhai et al. 2023 (SigLIP).
@@ -108,6 +109,10 @@ class LitCLIP(LitBase):
         images, texts, right = rows["images"].float(), rows["texts"].float(), right_pairs(rows)
         made = {f"image_to_text_recall_at_{k}": value for k, value in recall_at(images, texts, right).items()}
         made |= {f"text_to_image_recall_at_{k}": value for k, value in recall_at(texts, images, right.T).items()}
+        new = ~rows["is_class"]
+        if new.any():
+            made["image_to_text_recall_at_10_new"] = recall_at(images, texts, right & new, ks=(10,))[10]
+            made["text_to_image_recall_at_10_new"] = recall_at(texts[new], images, right.T[new], ks=(10,))[10]
         for number, name in enumerate(self.groups):
             chosen, classes = zero_shot_task(rows, right, number)
             if len(classes) > 1:
@@ -131,10 +136,8 @@ def ensemble(features: Tensor) -> Tensor:
 def right_pairs(rows: dict[str, Tensor]) -> Bool[Tensor, "I C"]:
     """Which captions are which images' own, in the order of `rows`' images and captions."""
     right = torch.zeros(len(rows["images"]), len(rows["captions"]), dtype=torch.bool)
-    images, captions = (
-        torch.searchsorted(rows[name], rows["pairs"][:, i].contiguous()) for i, name in enumerate(("index", "captions"))
-    )
-    right[images, captions] = True
+    own, numbers = rows["pairs"].T.contiguous()
+    right[torch.searchsorted(rows["index"], own), torch.searchsorted(rows["captions"], numbers)] = True
     return right
 
 

@@ -56,9 +56,10 @@ class Parser(LightningArgumentParser):
 def link(parser: LightningArgumentParser, given: Given) -> None:
     """The one bit of magic: values that follow from others.
 
-    seed_everything -> data.seed; net.max_seq_len -> data.max_seq_len; data.vocab_size, num_classes, nsp, image_size, eos_id ->
-    net; data.classes, groups -> model; model.loss -> net.logit_bias. Each only where both sides take it. A value given by hand that differs is refused in
-    `check_links`. (`PipelineCLI.before_instantiate_classes` has data.init_from, which depends on the run folder.)
+    seed_everything -> data.seed; net.max_seq_len -> data.max_seq_len; data.vocab_size, num_classes, nsp, image_size, eos_id
+    -> net; data.classes, groups -> model; model.loss -> net.logit_bias. Each only where both sides take it. A value given by
+    hand that differs is refused in `check_links`. (`PipelineCLI.before_instantiate_classes` has data.init_from, which depends
+    on the run folder.)
     """
     parser.link_arguments("seed_everything", "data.init_args.seed")
     net, data = _net_class(given), find_class(given.get("data.class_path"))

@@ -75,8 +75,8 @@ class ImageSource(Source):
 class ImageTextSource(Source):
     """Images with captions: columns `image`, `captions`, `group` and `row`.
 
-    `image` and `row` are as in ImageSource. `captions` is a list of strings, at least one, none of them empty. `group` names the
-    part of the data that a pair belongs to (a font, say) and is "" where there are no parts; metrics are given for each.
+    `image` and `row` are as in ImageSource. `captions` is a list of strings, at least one, none of them empty. `group` names
+    the part of the data that a pair belongs to (a font, say) and is "" where there are no parts; metrics are given for each.
     """
 
 

@@ -108,8 +108,8 @@ class Icons(ImageTextSource):
     the training fonts.
 
     Args:
-        train, validation, test: fonts, of material (Material Design), phosphor, remix, fontawesome (solid), fontawesome_regular,
-            fontawesome_brands, codicons, elusive.
+        train, validation, test: fonts, of material (Material Design), phosphor, remix, fontawesome (solid),
+            fontawesome_regular, fontawesome_brands, codicons, elusive.
         size: height and width in pixels.
         holdout: share of the training fonts' icons.
 
@@ -203,7 +203,7 @@ def icons_of(font: str) -> Iterator[Icon]:
 
 
 def draw(icon: Icon, size: int) -> Image | None:
-    """(size, size) grey: the glyph, white on black, in the middle, its longer side filling the tile; None of one without ink."""
+    """(size, size) grey: the glyph, white on black, in the middle, its longer side filling the tile; None without ink."""
     from PIL import Image, ImageDraw
 
     font = _font(icon.font, size * SUPERSAMPLE)

@@ -13,7 +13,7 @@ def recall_at(
     right: Bool[Tensor, "Q C"],
     ks: tuple[int, ...] = (1, 5, 10),
 ) -> dict[int, float]:
-    """Probability, over all orders of equal similarities and the mean over queries, that a right candidate is among the first k.
+    """Probability that a right candidate is among the first k, over all orders of equal similarities; the mean over queries.
 
     So a model that maps everything to one point has what chance gives, k / C with one right candidate, and not 1.
     A similarity that is not a number counts as the lowest. Queries without a right candidate are left out.
