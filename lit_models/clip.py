@@ -123,6 +123,11 @@ class LitCLIP(LitBase):
     def units(self, batch: ImageTextBatch) -> int:
         return batch["num_pairs"]
 
+    def predict_step(self, batch: ImageTextBatch, batch_idx: int) -> dict[str, Tensor]:
+        """The cosine similarity of each image and its first caption: index, similarity, each (B,)."""
+        images, texts = self.net(batch["images"], batch["input_ids"])
+        return {"index": batch["index"], "similarity": (images.float() * texts.float()).sum(-1)}
+
     def optimizer_step(self, *args: Any, **kwargs: Any) -> None:
         super().optimizer_step(*args, **kwargs)
         self.net.clamp_logit_scale()
