@@ -11,33 +11,41 @@ from torch.nn import functional as F
 def contrast(
     logits: Float[Tensor, "B N"], own: Int[Tensor, "B"], equal: Bool[Tensor, "B N"]
 ) -> tuple[Float[Tensor, ""], Int[Tensor, ""]]:
-    """Sum over rows of the cross-entropy of the own column in nats, and in how many rows it has the highest logit.
+    """Sum over rows of the cross-entropy of the own column in nats, and in how many rows a right column has the highest logit.
 
-    equal: True where a column's caption or image is the row's own: it is no negative and left out of the row.
+    Columns whose caption or image is the row's own are right, too: each is compared with the wrong ones alone, and a row's loss
+    is the mean over its right columns. They are never negatives, neither of the row nor of each other.
 
-    Source: Radford et al. 2021 (CLIP), figure 3, one direction.
+    equal: True where a column is as right as the own one, which may be left out.
+
+    Source: Radford et al. 2021 (CLIP), figure 3, one direction. Departs: several right columns, averaged as in Khosla et al.
+    2020, equation 2, but without them in the denominator.
     """
-    logits = _without_equals(logits, own, equal)
-    return F.cross_entropy(logits, own, reduction="sum"), (logits.argmax(1) == own).sum()
+    right = equal.scatter(1, own[:, None], True)
+    wrong = logits.masked_fill(right, torch.finfo(logits.dtype).min).logsumexp(1, keepdim=True)  # (B, 1)
+    return _mean_of_right(F.softplus(wrong - logits), right).sum(), _num_right(logits, right)
 
 
 def sigmoid_contrast(
     logits: Float[Tensor, "B N"], own: Int[Tensor, "B"], equal: Bool[Tensor, "B N"]
 ) -> tuple[Float[Tensor, ""], Int[Tensor, ""]]:
-    """Sum over rows and columns of the cross-entropy of "they are a pair" in nats, and the rows whose own logit is highest.
+    """Sum over rows and columns of the cross-entropy of "they are a pair" in nats, and in how many rows a right one is highest.
 
-    equal: as in `contrast`.
+    equal: as in `contrast`; of several right columns a row has the mean.
 
     Source: Zhai et al. 2023 (SigLIP), equation in section 3.2.
     """
-    logits = _without_equals(logits, own, equal)
-    sign = torch.full_like(logits, -1.0).scatter_(1, own[:, None], 1.0)
-    return -F.logsigmoid(sign * logits).sum(), (logits.argmax(1) == own).sum()
+    right = equal.scatter(1, own[:, None], True)
+    wrong = F.softplus(logits).masked_fill(right, 0.0).sum()
+    return wrong + _mean_of_right(F.softplus(-logits), right).sum(), _num_right(logits, right)
 
 
-def _without_equals(logits: Tensor, own: Tensor, equal: Tensor) -> Tensor:
-    others = equal.scatter(1, own[:, None], False)
-    return logits.masked_fill(others, torch.finfo(logits.dtype).min)
+def _mean_of_right(values: Tensor, right: Tensor) -> Float[Tensor, "B"]:
+    return values.masked_fill(~right, 0.0).sum(1) / right.sum(1)
+
+
+def _num_right(logits: Tensor, right: Tensor) -> Int[Tensor, ""]:
+    return right.gather(1, logits.argmax(1, keepdim=True)).sum()
 
 
 def chance(num_pairs: int, sigmoid: bool) -> float:

@@ -115,9 +115,10 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--templates", nargs="+", default=["{}", "{} icon", "an icon of a {}", "a {} symbol"])
     args = parser.parse_args(argv)
     made = compare(args.clip, args.vit, args.templates)
-    table = Table("group", *next(iter(made.values())))
-    for group, own in made.items():
-        table.add_row(group, *(str(value) if isinstance(value, int) else f"{value:.3f}" for value in own.values()))
+    table = Table("", *made)
+    for way in next(iter(made.values())):
+        cells = [own[way] for own in made.values()]
+        table.add_row(way, *(str(cell) if isinstance(cell, int) else f"{cell:.3f}" for cell in cells))
     Console().print(table)
 
 
