@@ -8,11 +8,13 @@ import numpy as np
 import torch
 from jaxtyping import Float, Int, UInt8
 from torch import Tensor
+from torch.nn import functional as F
 from torchvision.transforms import v2
 
 from datamodules.draws import uniform
 
 _ROW, _COLUMN, _FLIP, _CROP, _RAND_AUGMENT, _ERASING, _PARTNER, _KIND, _WEIGHT, _BOX_ROW, _BOX_COLUMN = range(30, 41)
+_SCALE, _ASPECT, _ANGLE, _MOVE_X, _MOVE_Y, _STROKE, _STROKE_KIND = range(41, 48)
 """What a draw is for (datamodules.masking and pair_sampling have those below)."""
 
 Keys = tuple[int, int, np.ndarray]
@@ -21,12 +23,15 @@ Keys = tuple[int, int, np.ndarray]
 
 @dataclass(frozen=True)
 class Augmentation:
-    """Which random changes, in this order: crop, flip, RandAugment, erasing, mixing.
+    """Which random changes, in this order: crop, flip, affine map, stroke, RandAugment, erasing, mixing.
 
     Args:
         crop_padding: pixels of black around an image before a crop of its own size; 0 for none.
         min_scale: smallest share of an image's area in a crop of random size and shape, which is resized; None for none.
         flip: mirror left and right with probability 1/2.
+        affine: strength a of a random affine map: size and aspect ratio times e^u with u from -a to a, turned by up to a
+            radians, moved by up to a times half the image, with black from outside; 0 for none.
+        stroke: probability that bright lines become thicker or thinner by up to a pixel on each side.
         rand_augment: random operations for each image (Cubuk et al. 2020); 0 for none.
         rand_augment_magnitude: their strength, from 0 to 30.
         erasing: probability that a rectangle is erased (Zhong et al. 2020).
@@ -37,6 +42,8 @@ class Augmentation:
     crop_padding: int = 0
     min_scale: float | None = None
     flip: bool = False
+    affine: float = 0.0
+    stroke: float = 0.0
     rand_augment: int = 0
     rand_augment_magnitude: int = 9
     erasing: float = 0.0
@@ -45,15 +52,16 @@ class Augmentation:
 
     def check(self) -> None:  # not at construction: the parser of configs would bury the message
         """Raises ValueError where a number is out of its range."""
-        for name in ("crop_padding", "rand_augment", "mixup", "cutmix"):
+        for name in ("crop_padding", "affine", "rand_augment", "mixup", "cutmix"):
             if getattr(self, name) < 0:
                 raise ValueError(f"{name} {getattr(self, name)} is negative")
         if self.min_scale is not None and not 0 < self.min_scale <= 1:
             raise ValueError(f"min_scale {self.min_scale} is not in (0, 1]: it is a share of an image's area")
         if not 0 <= self.rand_augment_magnitude <= 30:
             raise ValueError(f"rand_augment_magnitude {self.rand_augment_magnitude} is not from 0 to 30")
-        if not 0 <= self.erasing <= 1:
-            raise ValueError(f"erasing {self.erasing} is no probability")
+        for name in ("stroke", "erasing"):
+            if not 0 <= getattr(self, name) <= 1:
+                raise ValueError(f"{name} {getattr(self, name)} is no probability")
 
     @property
     def mixes(self) -> bool:
@@ -67,11 +75,15 @@ class Augmentation:
         return np.stack([made.permute(1, 2, 0).numpy() for made in _one_by_one(crop, channels_first, keys, _CROP)])
 
     def pixels(self, images: UInt8[np.ndarray, "B H W 3"], keys: Keys) -> UInt8[Tensor, "B 3 H W"]:
-        """Crop, flip and RandAugment, in this order."""
+        """Crop, flip, affine map, stroke and RandAugment, in this order."""
         made = torch.from_numpy(self._cropped(images, keys))
         if self.flip:
             flipped = torch.from_numpy(uniform(*keys, _FLIP) < 0.5)
             made[flipped] = made[flipped].flip(-1)
+        if self.affine:
+            made = self._mapped(made, keys)
+        if self.stroke:
+            made = self._stroked(made, keys)
         if self.rand_augment:
             operations = v2.RandAugment(self.rand_augment, self.rand_augment_magnitude, num_magnitude_bins=31)
             made = torch.stack(list(_one_by_one(operations, made, keys, _RAND_AUGMENT)))
@@ -91,6 +103,30 @@ class Augmentation:
         windows = np.lib.stride_tricks.sliding_window_view(padded, (height, width), axis=(1, 2))  # (B, rows, columns, 3, H, W)
         top, left = ((uniform(*keys, what) * (2 * p + 1)).astype(np.int64) for what in (_ROW, _COLUMN))
         return windows[np.arange(len(images)), top, left]
+
+    def _mapped(self, images: UInt8[Tensor, "B 3 H W"], keys: Keys) -> UInt8[Tensor, "B 3 H W"]:
+        scale, aspect, angle, x, y = (
+            torch.from_numpy(self.affine * (2 * uniform(*keys, what) - 1)).float()
+            for what in (_SCALE, _ASPECT, _ANGLE, _MOVE_X, _MOVE_Y)
+        )
+        ratio = images.shape[2] / images.shape[3]  # a turn in pixels, in coordinates from -1 to 1 on both axes
+        wide, high = (-scale - aspect).exp(), (-scale + aspect).exp()  # from the new image to the old
+        rows = (wide * angle.cos(), wide * angle.sin() * ratio, x), (-high * angle.sin() / ratio, high * angle.cos(), y)
+        theta = torch.stack([torch.stack(row, dim=-1) for row in rows], dim=1)  # (B, 2, 3)
+        grid = F.affine_grid(theta, list(images.shape), align_corners=False)
+        return F.grid_sample(images.float(), grid, align_corners=False).round_().to(torch.uint8)
+
+    def _stroked(self, images: UInt8[Tensor, "B 3 H W"], keys: Keys) -> UInt8[Tensor, "B 3 H W"]:
+        chosen = torch.from_numpy(uniform(*keys, _STROKE) < self.stroke)
+        if not chosen.any():
+            return images
+        old = images[chosen].float()
+        share = torch.from_numpy(2 * uniform(*keys, _STROKE_KIND)[chosen.numpy()] - 1).float().view(-1, 1, 1, 1)
+        thick, thin = F.max_pool2d(old, 3, 1, 1), -F.max_pool2d(-old, 3, 1, 1)
+        new = old + share.abs() * (torch.where(share > 0, thick, thin) - old)
+        made = images.clone()
+        made[chosen] = new.round_().to(torch.uint8)
+        return made
 
     # ---- mixing -------------------------------------------------------------------------------------------------------
 

@@ -5,6 +5,7 @@ import pytest
 import torch
 from torchvision.transforms.v2 import functional as TF
 
+from datamodules import augment
 from datamodules.augment import _COLUMN, _FLIP, _ROW, Augmentation, boxes
 from datamodules.draws import uniform
 
@@ -39,7 +40,7 @@ def test_every_offset_occurs_equally_often():
     assert ((counts > 550) & (counts < 790)).all()  # 667 each, 5 standard deviations of 24
 
 
-ALL = Augmentation(crop_padding=2, flip=True, rand_augment=2, erasing=0.5, mixup=0.4, cutmix=1.0)
+ALL = Augmentation(crop_padding=2, flip=True, affine=0.2, stroke=0.5, rand_augment=2, erasing=0.5, mixup=0.4, cutmix=1.0)
 
 
 def test_a_draw_depends_on_seed_epoch_and_sample_alone():
@@ -126,3 +127,73 @@ def test_a_partner_is_any_other_sample():
 def test_numbers_out_of_range_are_refused(options, message):
     with pytest.raises(ValueError, match=message):
         Augmentation(**options).check()
+
+
+def smooth(height=24, width=36):
+    """A bright, lopsided blob on black, away from the border."""
+    y, x = np.mgrid[:height, :width]
+    blob = 255 * np.exp(-(((y - 10) / 3) ** 2) - ((x - 19) / 5) ** 2) + 90 * np.exp(
+        -(((y - 14) / 2) ** 2) - ((x - 13) / 2) ** 2
+    )
+    return np.repeat(np.clip(blob, 0, 255).astype(np.uint8)[None, :, :, None], 3, axis=3)
+
+
+def drawn(monkeypatch, **values):
+    """Every draw in the middle, but those given: from 0 to 1."""
+    given = {getattr(augment, name): value for name, value in values.items()}
+    monkeypatch.setattr(augment, "uniform", lambda *keys: np.full(len(keys[2]), given.get(keys[-1], 0.5)))
+
+
+def affine(a, monkeypatch, **values):
+    drawn(monkeypatch, **values)
+    return Augmentation(affine=a).pixels(smooth(), keys([0])).float()
+
+
+@pytest.mark.parametrize(
+    "values,angle,shift,scale",
+    [
+        ({}, 0.0, [0, 0], 1.0),
+        ({"_ANGLE": 1.0}, -np.degrees(0.2), [0, 0], 1.0),
+        ({"_MOVE_X": 1.0}, 0.0, [-0.2 * 18, 0], 1.0),
+        ({"_MOVE_Y": 0.0}, 0.0, [0, 0.2 * 12], 1.0),
+        ({"_SCALE": 1.0}, 0.0, [0, 0], np.exp(0.2)),
+        ({"_SCALE": 0.0}, 0.0, [0, 0], np.exp(-0.2)),
+    ],
+)
+def test_an_affine_map_is_torchvisions(values, angle, shift, scale, monkeypatch):
+    made = affine(0.2, monkeypatch, **values)
+    given = torch.from_numpy(smooth()).permute(0, 3, 1, 2).float()
+    # torchvision moves by whole pixels: moved along the axis, the finer way round
+    large = TF.resize(given, [240, 360], interpolation=TF.InterpolationMode.BILINEAR, antialias=False)
+    moved = TF.affine(
+        large, angle=-angle, translate=[round(10 * s) for s in shift], scale=scale, shear=[0.0],
+        interpolation=TF.InterpolationMode.BILINEAR,
+    )  # fmt: skip
+    expected = TF.resize(moved, [24, 36], interpolation=TF.InterpolationMode.BILINEAR, antialias=True)
+    assert (made - expected).abs().mean() < 1.5  # of 255
+    if values:
+        assert (made - given).abs().mean() > 2.5
+    else:
+        assert torch.equal(made, given)
+
+
+def test_an_aspect_makes_wide_and_low(monkeypatch):
+    def spread(image):
+        weights = image[0, 0] / image[0, 0].sum()
+        return [float((weights.sum(1 - axis) * (torch.arange(n) - n / 2) ** 2).sum() ** 0.5) for axis, n in enumerate((24, 36))]
+
+    (high, wide), (higher, wider) = spread(affine(0.2, monkeypatch)), spread(affine(0.2, monkeypatch, _ASPECT=1.0))
+    assert wider > 1.1 * wide and higher < 0.9 * high
+
+
+def test_strokes_become_thicker_or_thinner(monkeypatch):
+    given = np.zeros((1, 9, 9, 3), dtype=np.uint8)
+    given[:, 3:6] = 200  # a bar of three rows
+    for kind, rows in ((1.0, [2, 3, 4, 5, 6]), (0.0, [4]), (0.5, [3, 4, 5])):
+        drawn(monkeypatch, _STROKE=0.0, _STROKE_KIND=kind)
+        made = Augmentation(stroke=0.5).pixels(given, keys([0]))[0, 0]
+        assert sorted(set(torch.nonzero(made == 200)[:, 0].tolist())) == rows
+    drawn(monkeypatch, _STROKE=0.0, _STROKE_KIND=0.75)
+    assert Augmentation(stroke=0.5).pixels(given, keys([0]))[0, 0, 2, 4] == 100  # half a pixel thicker
+    drawn(monkeypatch, _STROKE=0.9)
+    assert Augmentation(stroke=0.5).pixels(given, keys([0]))[0, 0, 2, 4] == 0  # not chosen
