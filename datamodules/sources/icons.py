@@ -71,12 +71,11 @@ class _Fonts:
 
     @cached_property
     def splits(self) -> dict[str, list[tuple[str, Icon]]]:
-        """(group, icon) of each split, in the fonts' order."""
+        """(group, icon) of each split; training in the fonts' order, the others in that of digests."""
         icons = [icon for font in self.fonts["train"] for icon in icons_of(font)]
         left = Counter(icon.caption for icon in icons)
-        by_digest = sorted(icons, key=lambda icon: hashlib.sha256(f"{icon.font} {icon.name}".encode()).digest())
         held: list[Icon] = []
-        for icon in by_digest:
+        for icon in sorted(icons, key=_digest):
             if len(held) < round(self.holdout * len(icons)) and left[icon.caption] > 1:
                 left[icon.caption] -= 1
                 held.append(icon)
@@ -84,7 +83,8 @@ class _Fonts:
         made = {"train": [(icon.font, icon) for icon in icons if icon in kept]}
         for i, split in enumerate(("validation", "test")):
             own = [(SEEN, icon) for icon in held[i::2]]
-            made[split] = own + [(font, icon) for font in self.fonts[split] for icon in icons_of(font)]
+            own += [(font, icon) for font in self.fonts[split] for icon in icons_of(font)]
+            made[split] = sorted(own, key=lambda pair: _digest(pair[1]))  # so that the first ones are of all groups
         return made
 
     def drawn(self) -> dict[str, list[tuple[str, Icon, Image]]]:
@@ -184,6 +184,10 @@ class IconClasses(ImageSource):
 
     def describe(self) -> str:
         return "the icons of the qtawesome package"
+
+
+def _digest(icon: Icon) -> bytes:
+    return hashlib.sha256(f"{icon.font} {icon.name}".encode()).digest()
 
 
 def files(font: str) -> tuple[Path, Path]:
