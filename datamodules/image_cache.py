@@ -13,7 +13,7 @@ from torchvision.transforms.v2 import functional as TF
 
 from datamodules.augment import Augmentation
 from datamodules.image_decoding import decode
-from datamodules.sources.base import ImageSource
+from datamodules.sources.base import Source
 
 Size = tuple[int, int]  # height, width
 
@@ -53,7 +53,7 @@ class DecodedImages:
 class EncodedImages:
     """A source's split, opened where it is used and decoded image by image."""
 
-    def __init__(self, source: ImageSource, split: str) -> None:
+    def __init__(self, source: Source, split: str) -> None:
         import datasets  # noqa: F401 - here: W&B watches for it, and fails where a forked worker is the first to import it
 
         self.source, self.split = source, split

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import re
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -16,6 +17,8 @@ from datamodules.sources.base import readable
 DECODING = 1  # raise it when a file is decoded otherwise
 FORMATS = ("PNG", "JPEG", "WEBP", "BMP", "GIF", "TIFF", "PPM", "JPEG2000")  # not EPS: for it, Pillow starts a program
 
+IN_ARCHIVE = re.compile(r"(.*\.tar)\?offset=(\d+)&size=(\d+)", re.DOTALL)
+
 
 def decode(image: Mapping[str, bytes | str | None], where: str) -> UInt8[np.ndarray, "H W 3"]:
     """The pixels of an image file, upright as its EXIF data say; of several frames the first.
@@ -24,7 +27,7 @@ def decode(image: Mapping[str, bytes | str | None], where: str) -> UInt8[np.ndar
     lies over white.
 
     Args:
-        image: the file's `bytes` or, where they are null, its `path`.
+        image: the file's `bytes` or, where they are null, its `path`, which may be a place in a .tar (`in_archive`).
         where: what names the image in errors.
 
     Raises:
@@ -44,12 +47,19 @@ def decode(image: Mapping[str, bytes | str | None], where: str) -> UInt8[np.ndar
         raise ValueError(f"{where} cannot be decoded: {str(error).strip() or type(error).__name__}") from None
 
 
+def in_archive(archive: str, offset: int, size: int) -> str:
+    """The path of a part of a file, as `decode` reads it."""
+    return f"{archive}?offset={offset}&size={size}"
+
+
 def _content(image: Mapping[str, bytes | str | None], where: str) -> bytes:
     content, path = image["bytes"], image["path"]
     if content is None and path is not None:
-        file = Path(str(path))
-        with readable(file):
-            content = file.read_bytes()
+        part = IN_ARCHIVE.fullmatch(str(path))
+        file = Path(part[1] if part else str(path))
+        with readable(file), file.open("rb") as opened:
+            opened.seek(int(part[2]) if part else 0)
+            content = opened.read(int(part[3]) if part else -1)
     if content is None:
         raise ValueError(f"{where} has no image: neither bytes nor a path")
     if not content:

@@ -76,14 +76,13 @@ def image_rows(
     """
     check_columns(place, rows.column_names, (image, label))
     names = class_names(rows.features[label])
-    images = _encoded(place, rows, image)
-    if (missing := _first_missing(images, paths)) is not None:
-        raise ValueError(f"{place}, row {missing + 1}: column {image!r} holds no {'image' if paths else 'bytes of an image'}")
+    images = encoded_column(place, rows, image, paths=paths)
     examples = [labelled(f"{place}, row {i}", cell, names) for i, cell in enumerate(rows[label][:], 1)]
     return ImageRows(images, examples), names
 
 
-def _encoded(place: str, rows: datasets.Dataset, column: str) -> datasets.Dataset:
+def encoded_column(place: str, rows: datasets.Dataset, column: str, *, paths: bool) -> datasets.Dataset:
+    """Column `image` with the images of a table; arguments and errors as in `image_rows`."""
     import datasets
 
     feature: Any = rows.features[column]
@@ -93,7 +92,10 @@ def _encoded(place: str, rows: datasets.Dataset, column: str) -> datasets.Datase
     images = rows.select_columns([column])
     if column != "image":  # renaming a column to its own name is an error
         images = images.rename_column(column, "image")
-    return images.cast_column("image", datasets.Image(decode=False))
+    images = images.cast_column("image", datasets.Image(decode=False))
+    if (missing := _first_missing(images, paths)) is not None:
+        raise ValueError(f"{place}, row {missing + 1}: column {column!r} holds no {'image' if paths else 'bytes of an image'}")
+    return images
 
 
 def _first_missing(images: datasets.Dataset, paths: bool) -> int | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import glob
 import itertools
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, final
 
@@ -49,7 +49,7 @@ class ImageFolder(ImageSource):
             FileNotFoundError: a folder does not exist.
             ValueError: a folder lies within another, has no sub-folder, has one without images, or a class that train lacks.
         """
-        self._refuse_nested()
+        refuse_nested(self.folders)
         files = {split: _by_class(folder) for split, folder in self.folders.items()}
         for split, classes in files.items():
             if unknown := [name for name in classes if name not in files["train"]]:
@@ -73,12 +73,6 @@ class ImageFolder(ImageSource):
 
     def describe(self) -> str:
         return "the images below " + " and ".join(self.folders.values())
-
-    def _refuse_nested(self) -> None:
-        folders = [(split, Path(folder).expanduser().resolve()) for split, folder in self.folders.items()]
-        for (other, outer), (split, folder) in itertools.permutations(folders, 2):
-            if folder == outer or outer in folder.parents:
-                raise ValueError(f"{folder} ({split}) lies within {outer} ({other}): its images would be in both splits")
 
 
 @final
@@ -113,6 +107,29 @@ class ImageFiles(ImageSource):
 
     def describe(self) -> str:
         return "the images " + ", ".join(self.paths[:3]) + (f" and {len(self.paths) - 3} more" if len(self.paths) > 3 else "")
+
+
+def refuse_nested(given: Mapping[str, str]) -> None:
+    """Raises ValueError where the folder of one split lies within that of another."""
+    folders = [(split, Path(folder).expanduser().resolve()) for split, folder in given.items()]
+    for (other, outer), (split, folder) in itertools.permutations(folders, 2):
+        if folder == outer or outer in folder.parents:
+            raise ValueError(f"{folder} ({split}) lies within {outer} ({other}): its images would be in both splits")
+
+
+def below(name: str) -> tuple[list[str], list[str]]:
+    """The images at any depth in a folder, and its other files, both sorted.
+
+    Raises:
+        FileNotFoundError: there is no such folder, or it holds no image.
+    """
+    folder = Path(name).expanduser()
+    if not folder.is_dir():
+        raise FileNotFoundError(f"{name} is no folder: a folder of images was expected")
+    found = sorted(_walk(folder))
+    if not (images := _images(found)):
+        raise FileNotFoundError(f"the folder {name} holds no image ({_count(found)}): images end in {', '.join(SUFFIXES)}")
+    return images, [file for file in found if file not in set(images)]
 
 
 def _by_class(name: str) -> dict[str, list[str]]:

@@ -49,16 +49,8 @@ class ImageTable(LabelledFiles, ImageSource):
 
     def rows(self, path: Path) -> list[Row]:
         """The rows of a table of paths, with the image's path as one that can be opened."""
-        rows: list[Row] = []
-        for where, row in rows_with(path, (self.image, self.label)):
-            name = row.get(self.image)
-            if not isinstance(name, str) or not name.strip():
-                raise ValueError(f"{where}: column {self.image!r} holds {name!r}, where the path of an image was expected")
-            file = os.path.join(path.parent, os.path.expanduser(name))
-            if not os.path.isfile(file):
-                raise FileNotFoundError(f"{where}: there is no image {file}; paths are relative to the table")
-            rows.append((where, {**row, self.image: file}))
-        return rows
+        rows = rows_with(path, (self.image, self.label))
+        return [(where, {**row, self.image: path_in(where, row.get(self.image), self.image, path)}) for where, row in rows]
 
     def load(self) -> datasets.DatasetDict:
         """
@@ -98,6 +90,21 @@ class ImageTable(LabelledFiles, ImageSource):
 
 def _encoded(path: Path) -> bool:
     return path.suffix.lower() == ".parquet"
+
+
+def path_in(where: str, name: object, column: str, table: Path) -> str:
+    """The file that a cell of a table names.
+
+    Raises:
+        ValueError: it names none.
+        FileNotFoundError: the file is not there.
+    """
+    if not isinstance(name, str) or not name.strip():
+        raise ValueError(f"{where}: column {column!r} holds {name!r}, where the path of an image was expected")
+    file = os.path.join(table.parent, os.path.expanduser(name))
+    if not os.path.isfile(file):
+        raise FileNotFoundError(f"{where}: there is no image {file}; paths are relative to the table")
+    return file
 
 
 def read_parquet(path: Path, columns: tuple[str, ...]) -> datasets.Dataset:
