@@ -11,6 +11,8 @@ COMMANDS = {
     "predict": ("pipeline.cli", "a table of predictions for the test split"),
     "generate": ("pipeline.generate", "text from a trained language model"),
     "fill": ("pipeline.fill", "the likeliest words for each [MASK]"),
+    "search": ("pipeline.search", "the images nearest to a text, with a trained CLIP"),
+    "classify": ("pipeline.classify", "images by the names of classes, with a trained CLIP"),
     "tokenize": ("pipeline.tokenize", "train a tokenizer and save it"),
     "bench": ("pipeline.bench", "step time, throughput, data wait, harness overhead, MFU"),
 }

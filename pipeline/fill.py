@@ -13,7 +13,7 @@ from datamodules.encoded import SpecialIds, one_line
 from datamodules.tokenizers.base import Tokenizer
 from lit_models.nn.bert import BERT
 from pipeline.errors import BadInput
-from pipeline.trained import load_network
+from pipeline.trained import load_trained
 
 MASK = "[MASK]"
 
@@ -31,7 +31,7 @@ def fill(text: str, run_dir: str | None = None, top_k: int = 5, ckpt_path: str =
         device: auto, cpu, cuda, ...
     """
     parts = split_at_masks(text)
-    net, tokenizer = load_network(BERT, "lit_models.bert.LitBERT", run_dir, ckpt_path, device)
+    net, tokenizer, _, _ = load_trained(BERT, "lit_models.bert.LitBERT", run_dir, ckpt_path, device)
     if not 1 <= top_k <= tokenizer.vocab_size:
         raise BadInput(f"top_k is {top_k}; it must be from 1 to {tokenizer.vocab_size}, the size of the vocabulary")
     ids, places = encode(parts, tokenizer, net.max_seq_len)

@@ -142,9 +142,9 @@ def filter_grid(filters: Float[Tensor, "K 3 p p"], heading: str) -> Figure:
     return figure
 
 
-def short(name: str) -> str:
-    """A class name above a picture: no longer than 18 characters, a dollar no formula."""
-    return (name if len(name) <= 18 else f"{name[:17]}…").replace("$", r"\$")
+def short(name: str, length: int = 18) -> str:
+    """A name above a picture: cut to so many characters, a dollar no formula."""
+    return (name if len(name) <= length else f"{name[: length - 1]}…").replace("$", r"\$")
 
 
 def _aspect(images: Float[Tensor, "N 3 H W"]) -> float:

@@ -1,6 +1,7 @@
 """What a checkpoint carries of a trained model, for the commands that need nothing else."""
 
-from typing import TypeVar
+from pathlib import Path
+from typing import Any, Generic, NamedTuple, TypeVar
 
 import torch
 from torch import nn
@@ -12,11 +13,17 @@ from pipeline.errors import BadInput
 N = TypeVar("N", bound=nn.Module)
 
 
-def load_network(
-    network: type[N], objective: str, run_dir: str | None, ckpt_path: str, device: str = "auto"
-) -> tuple[N, Tokenizer]:
-    """The network, ready for inference, and the tokenizer.
+class Trained(NamedTuple, Generic[N]):
+    """A network, ready for inference, its tokenizer, and all that its checkpoint (at `path`) carries of the data."""
 
+    net: N
+    tokenizer: Tokenizer
+    assets: dict[str, Any]
+    path: Path
+
+
+def load_trained(network: type[N], objective: str, run_dir: str | None, ckpt_path: str, device: str = "auto") -> Trained[N]:
+    """
     Args:
         network: its class.
         objective: the class that it was trained with, by its dotted path.
@@ -39,4 +46,4 @@ def load_network(
         device = "cuda" if torch.cuda.is_available() else "cpu"
     net = network(**hparams["net"])
     net.load_state_dict({name.removeprefix("net."): value for name, value in checkpoint["state_dict"].items()})
-    return net.eval().to(device), load_tokenizer(assets["tokenizer"])
+    return Trained(net.eval().to(device), load_tokenizer(assets["tokenizer"]), assets, path)

@@ -18,6 +18,18 @@ SMALL = [
 ]  # fmt: skip
 """Options of a run of a few seconds; data.init_args.source.init_args.paths is still to be given."""
 
+TINY_CLIP = [
+    "--config", "configs/clip.yaml", "--model.init_args.net.image_num_layers=1", "--model.init_args.net.image_num_heads=2",
+    "--model.init_args.net.image_embed_dim=16", "--model.init_args.net.text_num_layers=1",
+    "--model.init_args.net.text_num_heads=2", "--model.init_args.net.text_embed_dim=16",
+    "--model.init_args.net.projection_dim=16", "--data.init_args.batch_size=16", "--data.init_args.eval_batch_size=100",
+    "--trainer.accelerator=cpu", "--trainer.max_steps=6", "--trainer.val_check_interval=3", "--trainer.callbacks=[]",
+    "--trainer.log_every_n_steps=1", "--checkpoint.every_n_steps=2",
+    "--data.init_args.source.init_args.train=[remix]", "--data.init_args.source.init_args.validation=[elusive]",
+    "--data.init_args.source.init_args.test=[fontawesome_brands]", "--checkpoint.monitor=val/zero_shot_elusive",
+]  # fmt: skip
+"""Options of a run of a few seconds, on icons of three fonts."""
+
 
 def run_pipeline(*args: Any, timeout: float = 240, **env: str) -> subprocess.CompletedProcess[str]:
     """`python -m pipeline ...` as a process of its own."""

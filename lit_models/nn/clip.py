@@ -157,6 +157,10 @@ class CLIP(nn.Module):
         return F.normalize(self.text(input_ids), dim=-1)
 
     @property
+    def max_seq_len(self) -> int:
+        return self.text.positions.shape[1]
+
+    @property
     def scale(self) -> Float[Tensor, ""]:
         """What cosines are multiplied by, never above 100."""
         return self.logit_scale.clamp(max=MAX_LOG_SCALE).exp()

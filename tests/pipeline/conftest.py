@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.reading import ROOT, SMALL
+from tests.reading import ROOT, SMALL, TINY_CLIP, run_pipeline
 
 
 @pytest.fixture(scope="session")
@@ -25,6 +25,15 @@ def documents(text: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder, content = tmp_path_factory.mktemp("documents"), text.read_text(encoding="utf-8")
     for i in range(40):
         (folder / f"{i:02}.txt").write_text(content[i * 500 : (i + 1) * 500], encoding="utf-8")
+    return folder
+
+
+@pytest.fixture(scope="session")
+def clip_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A CLIP after six steps."""
+    folder = tmp_path_factory.mktemp("clip") / "run"
+    ran = run_pipeline("fit", *TINY_CLIP, "--run_dir", folder, XDG_CACHE_HOME=str(tmp_path_factory.getbasetemp() / "cache"))
+    assert ran.returncode == 0, ran.stderr
     return folder
 
 

@@ -11,26 +11,13 @@ from typing import Any
 import pytest
 import torch
 
+from tests.reading import TINY_CLIP as TINY
 from tests.reading import read_csv, run_pipeline, train_rows
 
-TINY = [
-    "--config", "configs/clip.yaml", "--model.init_args.net.image_num_layers=1", "--model.init_args.net.image_num_heads=2",
-    "--model.init_args.net.image_embed_dim=16", "--model.init_args.net.text_num_layers=1",
-    "--model.init_args.net.text_num_heads=2", "--model.init_args.net.text_embed_dim=16",
-    "--model.init_args.net.projection_dim=16", "--data.init_args.batch_size=16", "--data.init_args.eval_batch_size=100",
-    "--trainer.accelerator=cpu", "--trainer.max_steps=6", "--trainer.val_check_interval=3", "--trainer.callbacks=[]",
-    "--trainer.log_every_n_steps=1", "--checkpoint.every_n_steps=2",
-    "--data.init_args.source.init_args.train=[remix]", "--data.init_args.source.init_args.validation=[elusive]",
-    "--data.init_args.source.init_args.test=[fontawesome_brands]", "--checkpoint.monitor=val/zero_shot_elusive",
-]  # fmt: skip
 
-
-@pytest.fixture(scope="module")
-def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("clip") / "run"
-    ran = run_pipeline("fit", *TINY, "--run_dir", folder)
-    assert ran.returncode == 0, ran.stderr
-    return folder
+@pytest.fixture
+def run(clip_run: Path) -> Path:
+    return clip_run
 
 
 def test_what_is_logged(run: Path) -> None:

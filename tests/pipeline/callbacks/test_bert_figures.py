@@ -18,7 +18,7 @@ from lit_models.nn.bert import BERT, BERTClassifier
 from pipeline.callbacks.attention import AttentionMaps
 from pipeline.callbacks.embeddings import principal_components
 from pipeline.callbacks.masked import masked_text
-from pipeline.trained import load_network
+from pipeline.trained import load_trained
 from tests.reading import SMALL, history, read_csv
 
 PLACE = "pipeline.callbacks"
@@ -101,7 +101,7 @@ def test_pretraining(pretrain: Any) -> None:
         assert text.startswith("[CLS]") and text.count("[SEP]") == 2
         assert text.count("[MASK]") <= sum(row[1] == text for row in table["data"])
 
-    net, tokenizer = load_network(BERT, "lit_models.bert.LitBERT", str(run_dir), "last", "cpu")
+    net, tokenizer, _, _ = load_trained(BERT, "lit_models.bert.LitBERT", str(run_dir), "last", "cpu")
     source = TextFiles(str(run_dir.parent / "docs"), val_fraction=0.3)
     first = SentencePairDataModule(source, tokenizer, 8, max_seq_len=32).dataset("validation")[0, np.arange(4), np.arange(4)]
     with torch.no_grad():
