@@ -118,6 +118,10 @@ class ImageTextDataModule(BaseDataModule):
         """The parts of the data, in the order of their numbers."""
         return self._prepared[1]
 
+    @property
+    def splits(self) -> list[str]:
+        return list(self._prepared[2])
+
     def dataset(self, split: str) -> ImageTextPairs:
         splits = self._prepared[2]
         if split not in splits:

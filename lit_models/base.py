@@ -226,7 +226,7 @@ class LitBase(LightningModule):
             counts = {name: sum(part[name] for _, part, _ in gathered if name in part) for name in names}
             names = dict.fromkeys(name for _, _, part in gathered for name in part)
             kept = {name: [pair for _, _, part in gathered for pair in part.get(name, [])] for name in names}
-        self.epoch_counts, self.epoch_rows = counts, {name: _in_order(pairs) for name, pairs in kept.items()}
+        self.epoch_counts, self.epoch_rows = counts, {name: in_order(pairs) for name, pairs in kept.items()}
         means = {}
         for name in dict.fromkeys(name for row in rows for name in row):
             # fsum rounds once, so the order in which ranks saw the batches cannot show.
@@ -257,7 +257,7 @@ class LitBase(LightningModule):
         self._loaded_hparams = checkpoint.get("hyper_parameters", {})
 
 
-def _in_order(pairs: list[tuple[Tensor, Tensor]]) -> Tensor:
+def in_order(pairs: list[tuple[Tensor, Tensor]]) -> Tensor:
     """Values of all batches in the order of their keys; of a key that came twice, once."""
     keys, values = (torch.cat(parts) for parts in zip(*pairs, strict=True))
     _, places = np.unique(keys.numpy(), return_index=True)

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from tests.benchmarks import bert_step, gpt_step, vit_step
+from tests.benchmarks import bert_step, clip_step, gpt_step, vit_step
 
 TINY = "--threads 1 --rounds 1 --steps 1"
 TINY_BERT = "--batch_size 4 --context 32 --vocab_size 64 --num_layers 1 --num_heads 2 --embed_dim 16"
@@ -70,3 +70,19 @@ def test_vit_step_fails_where_the_losses_differ(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(vit_step, "weights_for", lambda *args: {n: v + 1e-3 * (v.dim() == 1) for n, v in equal(*args).items()})
     with pytest.raises(AssertionError, match="ours"):
         vit_step.main(f"{TINY} --batch_size 4 --image_size 16 --num_layers 2 --num_heads 2 --embed_dim 16".split())
+
+
+def test_clip_step(capsys: pytest.CaptureFixture[str]) -> None:
+    clip_step.main(f"{TINY} --batch_size 4 --image_size 16 --num_layers 2 --num_heads 2 --embed_dim 16 --context 8".split())
+    found = table(capsys.readouterr().out)
+    assert list(found) == ["ours", "open_clip", "transformers sdpa"]
+    assert len({cells[3] for cells in found.values()}) == 1  # parameters
+    losses = [float(cells[4]) for cells in found.values()]
+    assert max(losses) - min(losses) < 2e-2  # after four equal steps
+
+
+def test_clip_step_fails_where_the_losses_differ(monkeypatch: pytest.MonkeyPatch) -> None:
+    equal = clip_step.weights_for
+    monkeypatch.setattr(clip_step, "weights_for", lambda *args: {n: v + 1e-2 * (v.dim() == 1) for n, v in equal(*args).items()})
+    with pytest.raises(AssertionError, match="ours"):
+        clip_step.main(f"{TINY} --batch_size 4 --image_size 16 --num_layers 2 --num_heads 2 --embed_dim 16".split())
