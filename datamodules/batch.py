@@ -87,3 +87,22 @@ class ImageTextBatch(TypedDict):
     is_class: NotRequired[Tensor]  # (M,) bool: the caption is one of the training split, too
     groups: NotRequired[Tensor]  # (B,) int64: the part of the data that an image belongs to
     pairs: NotRequired[Tensor]  # (L, 2) int64: index and caption number of all that belong together
+
+
+class PreferenceBatch(TypedDict):
+    """Pairs of responses to one prompt: the B chosen ones, then the B rejected ones. Each row is prompt, response, padding."""
+
+    input_ids: Tensor  # (2B, T) int64
+    lengths: Tensor  # (2B,) int64: tokens without padding
+    prompt_lengths: Tensor  # (2B,) int64
+    num_pairs: int
+    index: Tensor  # (B,) int64: number of the sample in its split
+
+
+class PromptBatch(TypedDict):
+    """Prompts, padded on the right."""
+
+    input_ids: Tensor  # (B, P) int64
+    lengths: Tensor  # (B,) int64: tokens without padding
+    epoch: int
+    index: Tensor  # (B,) int64: number of the sample in its split

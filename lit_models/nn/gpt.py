@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from lit_models.nn.attention import KVCache
-from lit_models.nn.linear import linear
+from lit_models.nn.linear import Linear, linear
 from lit_models.nn.position import rotary, sinusoidal
 from lit_models.nn.transformer import TransformerBlock
 
@@ -23,7 +23,13 @@ class GPT(nn.Module):
 
     Source: Radford et al. 2019 (GPT-2), section 2.3; initialisation from its released code.
     Departs: other positions than learned ones may be chosen; dropout is 0 unless asked for.
+
+    Args:
+        scalar_head: one number for each state beside the logits: a reward model's score, or the value of a policy's state.
     """
+
+    heads: tuple[str, ...] = ("scalar_head",)
+    """Modules that belong to a task: a warm start from another task's network may leave them out or start them anew."""
 
     blocks: Sequence[TransformerBlock]  # an nn.ModuleList, which does not know the type of its items
 
@@ -39,6 +45,7 @@ class GPT(nn.Module):
         bias: bool = True,
         position: Literal["learned", "sinusoidal", "rotary", "none"] = "learned",
         activation: Literal["gelu", "gelu_tanh"] = "gelu_tanh",
+        scalar_head: bool = False,
     ):
         super().__init__()
         for name, value in (
@@ -66,6 +73,7 @@ class GPT(nn.Module):
         )
         self.blocks = cast(Sequence[TransformerBlock], blocks)
         self.norm = nn.LayerNorm(embed_dim, bias=bias)
+        self.scalar_head = Linear(embed_dim, 1) if scalar_head else None
         self.head_dim = embed_dim // num_heads
         if position == "rotary" and self.head_dim % 2:
             raise ValueError(f"rotary needs an even head dim, embed_dim {embed_dim} / num_heads {num_heads} is odd")
@@ -108,6 +116,22 @@ class GPT(nn.Module):
     def head(self, features: Float[Tensor, "*batch D"]) -> Float[Tensor, "*batch V"]:
         """Logits, by the token embedding's own weights."""
         return linear(features, self.token_embedding.weight)
+
+    def scalars(self, features: Float[Tensor, "*batch D"]) -> Float[Tensor, "*batch"]:
+        """The scalar head's numbers. Raises: ValueError for a network without one."""
+        if self.scalar_head is None:
+            raise ValueError("this network has no scalar head: scalar_head true gives it one")
+        return self.scalar_head(features).squeeze(-1)
+
+    def scores(self, input_ids: Int[Tensor, "B T"], lengths: Int[Tensor, "B"]) -> Float[Tensor, "B"]:
+        """The scalar head's number at the last real token of rows that are padded on the right, in float32 at least.
+
+        What stands behind it is not looked at, so that a row has its score in any batch.
+        """
+        features = self.features(input_ids)
+        last = features[torch.arange(len(features), device=features.device), lengths - 1]
+        scores = self.scalars(last)
+        return scores.to(torch.promote_types(scores.dtype, torch.float32))
 
     def new_cache(self, batch_size: int, max_len: int) -> list[KVCache]:
         """Empty caches, one per layer, for max_len positions."""
@@ -165,6 +189,8 @@ class GPT(nn.Module):
                 nn.init.normal_(module.weight, std=0.02)
             if isinstance(module, nn.Linear) and module.bias is not None:
                 nn.init.zeros_(module.bias)
+        if self.scalar_head is not None:  # Stiennon et al. 2020, appendix B.1
+            nn.init.normal_(self.scalar_head.weight, std=1 / math.sqrt(self.scalar_head.in_features + 1))
         # 2 L residual branches are summed: scaled so that their sum keeps its variance.
         for block in self.blocks:
             for residual in (block.attention.out, block.mlp.fc_out):
