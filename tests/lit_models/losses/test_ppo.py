@@ -8,8 +8,20 @@ import torch
 from torch import Tensor
 
 from lit_models.losses.ppo import (
-    entropy, exact_kl, explained_variance, generalized_advantages, group_advantages, kl_estimates, last_token, masked_sum, moments,
-    policy_loss, token_log_probs, token_rewards, value_loss, whitened,
+    entropy,
+    exact_kl,
+    explained_variance,
+    generalized_advantages,
+    group_advantages,
+    kl_estimates,
+    last_token,
+    masked_sum,
+    moments,
+    policy_loss,
+    token_log_probs,
+    token_rewards,
+    value_loss,
+    whitened,
 )  # fmt: skip
 
 

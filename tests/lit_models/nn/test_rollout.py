@@ -1,4 +1,4 @@
-"""Responses of a rollout are those that one prompt alone has, drawn from what is said, and stand directly behind their prompts."""
+"""Responses of a rollout are those that each prompt alone has, and stand directly behind their prompts."""
 
 import math
 from typing import Any
