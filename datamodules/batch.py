@@ -104,5 +104,6 @@ class PromptBatch(TypedDict):
 
     input_ids: Tensor  # (B, P) int64
     lengths: Tensor  # (B,) int64: tokens without padding
-    epoch: int
+    seeds: Tensor  # (B,) int64: what is drawn about a prompt follows from it, a function of (seed, epoch, sample)
+    micro_batch_size: int  # responses that one device takes at once
     index: Tensor  # (B,) int64: number of the sample in its split

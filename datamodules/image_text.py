@@ -10,6 +10,7 @@ from lightning.pytorch.utilities import rank_zero_only
 
 from datamodules.augment import Augmentation
 from datamodules.base import BaseDataModule, checkpoint_assets
+from datamodules.exchanges import refuse_unfit
 from datamodules.image_cache import DecodedImages, EncodedImages, NormalisedImages, checked_size
 from datamodules.image_decoding import DECODING
 from datamodules.image_text_cache import FORMAT, fill, read
@@ -143,16 +144,6 @@ class ImageTextDataModule(BaseDataModule):
         captions = [dataset.caption(dataset.own(i)[0]) for i in index]
         inputs = [rows[i] for i in index]
         return {"index": index, "input": inputs, "caption": captions, "similarity": list(columns["similarity"])}
-
-
-def refuse_unfit(tokenizer: Tokenizer) -> None:
-    """Raises ValueError where a tokenizer has no [PAD] or no [EOS], or will have none when it is trained."""
-    if tokenizer.is_trained:
-        missing = [name for name, i in (("[PAD]", tokenizer.pad_id), ("[EOS]", tokenizer.eos_id)) if i is None]
-    else:
-        missing = [name for name in ("[PAD]", "[EOS]") if name not in tokenizer.special_tokens]
-    if missing:
-        raise ValueError(f"the tokenizer lacks {' '.join(missing)}: give it the special_tokens [[PAD], [EOS]]")
 
 
 def check_templates(templates: Sequence[str]) -> None:

@@ -80,7 +80,7 @@ class LitBase(LightningModule):
         self.epoch_rows: dict[str, Tensor] = {}  # of the same, all ranks, in the order of their keys; on the CPU
         if init_from:
             heads = [f"net.{name}." for name in getattr(net, "heads", ())]
-            print(load_weights(self, init_from, heads, replace=replace_head))
+            print(load_weights(self, init_from, heads, prefix="net.", replace=replace_head))
 
     def __setattr__(self, name: str, value: Any) -> None:
         # Lightning notes the running hook here some fifty times a step, and a module's own way costs 4 us each time.

@@ -57,9 +57,9 @@ def link(parser: LightningArgumentParser, given: Given) -> None:
     """The one bit of magic: values that follow from others.
 
     seed_everything -> data.seed; net.max_seq_len -> data.max_seq_len; data.vocab_size, num_classes, nsp, image_size, eos_id
-    -> net; data.classes, groups -> model; model.loss -> net.logit_bias. Each only where both sides take it. A value given by
-    hand that differs is refused in `check_links`. (`PipelineCLI.before_instantiate_classes` has data.init_from, which depends
-    on the run folder.)
+    -> net; data.classes, groups -> model; model.loss -> net.logit_bias; model.sampling.max_new_tokens -> data. Each only where
+    both sides take it. A value given by hand that differs is refused in `check_links`.
+    (`PipelineCLI.before_instantiate_classes` has data.init_from, which depends on the run folder.)
     """
     parser.link_arguments("seed_everything", "data.init_args.seed")
     net, data = _net_class(given), find_class(given.get("data.class_path"))
@@ -71,6 +71,8 @@ def link(parser: LightningArgumentParser, given: Given) -> None:
         return
     if "logit_bias" in parameters(net) and "loss" in parameters(model):
         parser.link_arguments("model.init_args.loss", "model.init_args.net.logit_bias", compute_fn=_needs_bias)
+    if "sampling" in parameters(model) and "max_new_tokens" in parameters(data):
+        parser.link_arguments("model.init_args.sampling.max_new_tokens", "data.init_args.max_new_tokens")
     if "max_seq_len" in parameters(net) and "max_seq_len" in parameters(data):
         parser.link_arguments("model.init_args.net.max_seq_len", "data.init_args.max_seq_len")
     for name in _sizes(net, data):
@@ -288,7 +290,8 @@ def quiet() -> None:
     logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
     logging.getLogger("lightning.fabric").setLevel(logging.ERROR)
     noises = ("LightningCLI's args parameter", "`broadcast_buffers`", ".*isinstance.treespec")
-    for noise in (*noises, "It is recommended to use .*sync_dist", "The number of training batches"):
+    noises += ("It is recommended to use .*sync_dist", "The number of training batches", "Found .* in eval mode at the start")
+    for noise in noises:
         warnings.filterwarnings("ignore", message=noise)
 
 

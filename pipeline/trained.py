@@ -45,5 +45,6 @@ def load_trained(network: type[N], objective: str, run_dir: str | None, ckpt_pat
     if device == "auto":
         device = "cuda" if torch.cuda.is_available() else "cpu"
     net = network(**hparams["net"])
-    net.load_state_dict({name.removeprefix("net."): value for name, value in checkpoint["state_dict"].items()})
+    state = {name: value for name, value in checkpoint["state_dict"].items() if name.startswith("net.")}  # no reference's
+    net.load_state_dict({name.removeprefix("net."): value for name, value in state.items()})
     return Trained(net.eval().to(device), load_tokenizer(assets["tokenizer"]), assets, path)

@@ -80,6 +80,14 @@ class ImageTextSource(Source):
     """
 
 
+class ResponseSource(Source):
+    """What to say after a prompt: columns `prompt`, `response` and `row`, one exchange a row."""
+
+
+class PreferenceSource(Source):
+    """Two responses to a prompt: columns `prompt`, `chosen`, `rejected` and `row`; people prefer the chosen one."""
+
+
 def check_fraction(name: str, value: float) -> None:
     """Raises ValueError unless 0 < value < 1."""
     if not 0 < value < 1:

@@ -33,12 +33,14 @@ def find_checkpoint(path: str | Path) -> Path:
     raise FileNotFoundError(f"init_from: no checkpoint at {path}" + (", a folder without checkpoints" if path.is_dir() else ""))
 
 
-def load_weights(module: nn.Module, path: str | Path, heads: Sequence[str] = (), *, replace: bool = True) -> str:
+def load_weights(
+    module: nn.Module, path: str | Path, heads: Sequence[str] = (), *, prefix: str = "", replace: bool = True
+) -> str:
     """Starts `module` from the weights of a checkpoint, and says in one line which were taken.
 
     Every name and shape must fit (a network's `adapt` may make them so), so that nothing is left at random, except below the
     prefixes `heads`: there what the checkpoint does not have stays as it is, and what `module` does not have is left; without
-    `replace` that is an error too.
+    `replace` that is an error too. Names of the checkpoint that do not begin with `prefix` are not looked at.
 
     Raises:
         FileNotFoundError: no such file.
@@ -47,6 +49,7 @@ def load_weights(module: nn.Module, path: str | Path, heads: Sequence[str] = (),
     file = find_checkpoint(path)
     try:
         given: dict[str, Tensor] = torch.load(file, map_location="cpu", weights_only=True)["state_dict"]
+        given = {name: value for name, value in given.items() if name.startswith(prefix)}
     except Exception as error:  # whatever a torn file or another kind of file makes torch say
         raise ValueError(f"init_from: {file} is not a readable checkpoint: {' '.join(str(error).split())[:200]}") from None
     for name, part in module.named_modules():
