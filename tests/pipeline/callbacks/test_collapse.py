@@ -46,6 +46,11 @@ def test_a_loss_that_was_below_once_is_no_alarm(capsys: pytest.CaptureFixture[st
     assert alarm.warned
 
 
+def test_it_looks_at_logged_steps_alone() -> None:
+    run(alarm := CollapseAlarm(100), {1: 5.55, 45: 1.0, 46: 5.55, 100: 5.55})
+    assert alarm.warned
+
+
 def test_chance_is_that_of_the_loss_and_the_batch(capsys: pytest.CaptureFixture[str]) -> None:
     expected = chance(256, True)
     assert 0.95 * expected > math.log(256)
