@@ -19,8 +19,8 @@ class Preferences:
         self.pad_id, self.eos_id = tokenizer.pad_id, tokenizer.eos_id
         self.prompt_lengths = columns["prompt"].lengths
         room = self.prompt_lengths < max_seq_len
-        different = np.array([not np.array_equal(*(self._sequence(i, name) for name in ("chosen", "rejected")))
-                              for i in range(len(room))])  # fmt: skip
+        both = ((self._sequence(i, "chosen"), self._sequence(i, "rejected")) for i in range(len(room)))
+        different = np.array([not np.array_equal(a, b) for a, b in both], dtype=bool)
         self.num_without_room, self.num_equal = int((~room).sum()), int((room & ~different).sum())
         self.rows = np.flatnonzero(room & different)
         longer = np.maximum(columns["chosen"].lengths, columns["rejected"].lengths)

@@ -81,6 +81,7 @@ class LitPPO(LitBase):
     counted = "response"
     next_command = "chat --run_dir {run_dir}"
     net: GPT
+    kl_coef: Tensor
 
     def __init__(
         self, net: GPT, optimizer: OptimizerFactory, lr_scheduler: SchedulerFactory | None = None, *, reward: str,
@@ -204,7 +205,7 @@ class LitPPO(LitBase):
         logged |= self.described(made)
         self.adapt_kl(logged["kl"], len(made.scores) * self.trainer.world_size)
         for config in self.trainer.lr_scheduler_configs:
-            config.scheduler.step()
+            config.scheduler.step()  # type: ignore[call-arg]  # none of ours wants a metric
         # One step of the trainer's axis is one rollout, however many optimizer steps it has.
         progress = self.trainer.fit_loop.epoch_loop.manual_optimization.optim_step_progress
         progress.increment_ready()

@@ -10,6 +10,8 @@ COMMANDS = {
     "test": ("pipeline.cli", "metrics on the test split"),
     "predict": ("pipeline.cli", "a table of predictions for the test split"),
     "generate": ("pipeline.generate", "text from a trained language model"),
+    "chat": ("pipeline.chat", "answers of a language model from SFT, PPO or DPO"),
+    "chain": ("pipeline.chain", "language model, SFT, reward model, PPO and their evaluation, one after the other"),
     "fill": ("pipeline.fill", "the likeliest words for each [MASK]"),
     "search": ("pipeline.search", "the images nearest to a text, with a trained CLIP"),
     "classify": ("pipeline.classify", "images by the names of classes, with a trained CLIP"),

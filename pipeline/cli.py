@@ -289,7 +289,7 @@ def quiet() -> None:
     """Keeps the terminal to what concerns the user."""
     logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
     logging.getLogger("lightning.fabric").setLevel(logging.ERROR)
-    noises = ("LightningCLI's args parameter", "`broadcast_buffers`", ".*isinstance.treespec")
+    noises = ["LightningCLI's args parameter", "`broadcast_buffers`", ".*isinstance.treespec"]
     noises += ("It is recommended to use .*sync_dist", "The number of training batches", "Found .* in eval mode at the start")
     for noise in noises:
         warnings.filterwarnings("ignore", message=noise)

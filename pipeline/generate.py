@@ -12,6 +12,8 @@ from lit_models.nn.gpt import GPT
 from pipeline.errors import BadInput
 from pipeline.trained import load_trained
 
+OBJECTIVES = ("lit_models.gpt.LitGPT", "lit_models.ppo.LitPPO", "lit_models.dpo.LitDPO")
+
 
 def generate(
     run_dir: str | None = None,
@@ -47,7 +49,7 @@ def generate(
     """
     if num_samples < 1:
         raise BadInput(f"num_samples is {num_samples}; it must be at least 1")
-    net, tokenizer, _, _ = load_trained(GPT, "lit_models.gpt.LitGPT", run_dir, ckpt_path, device)
+    net, tokenizer, _, _ = load_trained(GPT, OBJECTIVES, run_dir, ckpt_path, device)
     prompts = [text for text in _prompts(prompt, prompts_file) for _ in range(num_samples)]
     ids = [_encode(text, tokenizer, net.max_seq_len) for text in prompts]
     seeds = [seed + i % num_samples for i in range(len(prompts))]

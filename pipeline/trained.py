@@ -22,11 +22,13 @@ class Trained(NamedTuple, Generic[N]):
     path: Path
 
 
-def load_trained(network: type[N], objective: str, run_dir: str | None, ckpt_path: str, device: str = "auto") -> Trained[N]:
+def load_trained(
+    network: type[N], objective: str | tuple[str, ...], run_dir: str | None, ckpt_path: str, device: str = "auto"
+) -> Trained[N]:
     """
     Args:
         network: its class.
-        objective: the class that it was trained with, by its dotted path.
+        objective: the class that it was trained with, by its dotted path, or several.
         run_dir: run folder of the model.
         ckpt_path: best, last or a file; with a file run_dir is not needed.
         device: auto, cpu, cuda, ...
@@ -39,9 +41,10 @@ def load_trained(network: type[N], objective: str, run_dir: str | None, ckpt_pat
     path = checkpoint_io.find(run_dir or ".", ckpt_path)
     checkpoint = checkpoint_io.read(path)
     hparams, assets = checkpoint.get("hyper_parameters", {}), checkpoint.get("assets", {})
-    if hparams.get("_class_path", objective) != objective or "net" not in hparams or "tokenizer" not in assets:
+    wanted = (objective,) if isinstance(objective, str) else objective
+    if hparams.get("_class_path", wanted[0]) not in wanted or "net" not in hparams or "tokenizer" not in assets:
         found = hparams.get("_class_path", "another model")
-        raise BadInput(f"{path} is a checkpoint of {found}, where one of {objective} is needed")
+        raise BadInput(f"{path} is a checkpoint of {found}, where one of {' or '.join(wanted)} is needed")
     if device == "auto":
         device = "cuda" if torch.cuda.is_available() else "cpu"
     net = network(**hparams["net"])

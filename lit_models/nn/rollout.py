@@ -67,7 +67,7 @@ def rollout(
     padded = not bool(mask.all())
     drawn = torch.full((batch, num_new), pad_id, dtype=torch.long, device=device)
     written = torch.zeros(batch, num_new, dtype=torch.bool, device=device)
-    sets = [] if filtered else None
+    sets: list[Tensor] | None = [] if filtered else None
     rows = torch.arange(batch, device=device)  # those in the batch
     over = torch.zeros(batch, dtype=torch.bool, device=device)
     cache = net.new_cache(batch, width + num_new)

@@ -23,9 +23,7 @@ class Sampling:
         if self.max_new_tokens < 1:
             raise ValueError(f"max_new_tokens {self.max_new_tokens} is below 1")
         if self.temperature <= 0:
-            raise ValueError(
-                f"temperature {self.temperature}: a policy that is trained draws its tokens, so it must be above 0"
-            )
+            raise ValueError(f"temperature {self.temperature} is not above 0: a policy that is trained draws its tokens")
         if self.top_k is not None and self.top_k < 1:
             raise ValueError(f"top_k {self.top_k} is below 1")
         if self.top_p is not None and not 0 < self.top_p <= 1:

@@ -1,0 +1,123 @@
+"""`chain`: language model -> SFT -> reward model -> PPO -> evaluation, each stage an ordinary run in a process of its own."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from jsonargparse import ArgumentParser
+from rich.console import Console
+
+from pipeline.errors import BadInput, RunFailed
+
+
+@dataclass
+class Stage:
+    """One run.
+
+    Args:
+        config: its config file, or null where `run` names a run that is there already.
+        run: a finished run to use instead.
+        init_from: the stage that it starts from.
+        reward: the stage whose model scores it.
+        options: more options of fit.
+    """
+
+    config: str | None = None
+    run: str | None = None
+    init_from: str | None = None
+    reward: str | None = None
+    options: list[str] = field(default_factory=list)
+
+
+def chain(run_dir: str, stages: dict[str, Stage], fresh: bool = False, artifacts: bool = False) -> None:
+    """Runs the stages one after the other; those that are finished are not run again, and one that was stopped goes on.
+
+    Args:
+        run_dir: the folder of the stages' run folders.
+        stages: by name, in their order.
+        fresh: remove what is there and start anew.
+        artifacts: log checkpoints to W&B as artifacts.
+    """
+    root = Path(run_dir)
+    check(stages)
+    if fresh:
+        for name in stages:
+            shutil.rmtree(root / name, ignore_errors=True)
+    console = Console()
+    for number, (name, stage) in enumerate(stages.items(), 1):
+        title = f"stage {number} of {len(stages)}, {name}"
+        if is_done(folder(root, name, stages)):
+            print(f"{title}: done before, in {folder(root, name, stages)}", flush=True)
+            continue
+        if stage.run is not None:
+            raise BadInput(f"{title}: {stage.run} is no finished run: it has no results.json that says done")
+        console.rule(title)
+        command = [sys.executable, "-m", "pipeline", *arguments(root, name, stages, artifacts)]
+        ended = subprocess.run(command, env=os.environ).returncode
+        if ended == 2:
+            raise BadInput(f"{title}: refused, as said above; started again, the chain goes on here")
+        if ended:
+            raise RunFailed(f"{title}: ended with exit code {ended}; started again, the chain goes on here")
+    names = [name for name, stage in stages.items() if stage.reward is not None]
+    if names:
+        from pipeline.alignment_report import report
+
+        last = stages[names[-1]]
+        assert last.init_from is not None and last.reward is not None
+        report(*(folder(root, name, stages) for name in (last.init_from, last.reward, names[-1])), root)
+
+
+def check(stages: dict[str, Stage]) -> None:
+    """Raises BadInput for a stage without a config, or one that starts from none before it."""
+    if not stages:
+        raise BadInput("stages is empty: name at least one")
+    known: list[str] = []
+    for name, stage in stages.items():
+        if (stage.config is None) == (stage.run is None):
+            raise BadInput(f"stages.{name} needs either a config or a run")
+        if stage.config is not None and not Path(stage.config).is_file():
+            raise BadInput(f"stages.{name}.config: {stage.config} does not exist")
+        for key, other in (("init_from", stage.init_from), ("reward", stage.reward)):
+            if other is not None and other not in known:
+                raise BadInput(f"stages.{name}.{key}: {other} is no stage before it; those are {', '.join(known) or 'none'}")
+        known.append(name)
+
+
+def folder(root: Path, name: str, stages: dict[str, Stage]) -> Path:
+    return Path(stages[name].run or root / name)
+
+
+def is_done(path: Path) -> bool:
+    try:
+        return json.loads((path / "results.json").read_text())["status"] == "done"
+    except (OSError, ValueError, KeyError, TypeError):
+        return False
+
+
+def arguments(root: Path, name: str, stages: dict[str, Stage], artifacts: bool) -> list[str]:
+    """What `fit` is given for a stage."""
+    stage = stages[name]
+    words = ["fit", "--config", str(stage.config), "--run_dir", str(root / name)]
+    for key, other in (("init_from", stage.init_from), ("reward", stage.reward)):
+        if other is not None:
+            words += [f"--model.init_args.{key}", str(folder(root, other, stages))]
+    words += ["--wandb.group", root.name, "--wandb.job_type", name, "--wandb.artifacts", str(artifacts).lower()]
+    return [*words, *stage.options]
+
+
+def main(argv: list[str]) -> int:
+    parser = ArgumentParser(prog="python -m pipeline chain", allow_abbrev=False, exit_on_error=False)
+    parser.add_argument("--config", action="config", help="a file of these options")
+    parser.add_function_arguments(chain)
+    try:
+        given = parser.parse_args(argv[1:])
+    except Exception as error:  # the parser's own, of several kinds
+        raise BadInput(" ".join(str(error).split())[:500]) from None
+    given.pop("config", None)
+    made = parser.instantiate_classes(given)
+    chain(**{name: made[name] for name in ("run_dir", "stages", "fresh", "artifacts")})
+    return 0
