@@ -128,17 +128,8 @@ class LitPPO(LitBase):
 
     def collect(self, batch: PromptBatch) -> Experience:
         """Responses to a batch of prompts, group_size to each, and what the update needs of them."""
-        assert self.tokenizer is not None
-        size = self.update.group_size
-        prompts, lengths = (batch[name].repeat_interleave(size, 0) for name in ("input_ids", "lengths"))
-        draws = uniforms(batch["seeds"].tolist(), size, self.sampling.max_new_tokens).to(prompts.device)
-        self.net.eval()
-        sampled = rollout(
-            self.net, prompts, lengths, draws, eos_id=self.tokenizer.eos_id, pad_id=self.tokenizer.pad_id,
-            temperature=self.sampling.temperature, top_k=self.sampling.top_k, top_p=self.sampling.top_p,
-        )  # fmt: skip
-        self.net.train(self.training)
-        every = torch.arange(len(prompts), device=prompts.device)
+        sampled, lengths = self.respond(self.net, batch)
+        every = torch.arange(len(lengths), device=lengths.device)
         with torch.no_grad():
             parts = [self.evaluate(self.net, sampled, rows) for rows in every.split(batch["micro_batch_size"])]
             log_probs, _, values = (torch.cat(column) for column in zip(*parts, strict=True))
@@ -146,7 +137,6 @@ class LitPPO(LitBase):
             reference = torch.cat([part[0] for part in parts])
         mask = sampled.response[:, 1:]
         scores, gold = self.score(sampled, lengths)
-        scores = scores - self.update.missing_eos_penalty * (~sampled.ended).to(scores)
         kl, coefficient = log_probs - reference, float(self.kl_coef)
         if self.update.advantage == "gae":
             rewards = ppo.token_rewards(scores, kl, mask, coefficient)
@@ -155,11 +145,26 @@ class LitPPO(LitBase):
             )
         else:
             whole = scores - coefficient * kl.masked_fill(~mask, 0.0).sum(1)
-            own = ppo.group_advantages(whole, size, self.update.advantage)
+            own = ppo.group_advantages(whole, self.update.group_size, self.update.advantage)
             advantages, returns = own[:, None].expand_as(kl).masked_fill(~mask, 0.0), torch.zeros_like(kl)
         if self.update.whiten and self.update.advantage == "gae":
             advantages = ppo.whitened(advantages, mask, self.over_ranks(ppo.moments(advantages, mask)))
         return Experience(sampled, mask, log_probs, reference, values, scores, gold, advantages, returns)
+
+    def respond(self, net: GPT, batch: PromptBatch) -> tuple[Rollout, Int[Tensor, "B"]]:
+        """group_size responses to each prompt, and the lengths of the prompts."""
+        assert self.tokenizer is not None
+        size = self.update.group_size
+        prompts, lengths = (batch[name].repeat_interleave(size, 0) for name in ("input_ids", "lengths"))  # type: ignore[literal-required]
+        draws = uniforms(batch["seeds"].tolist(), size, self.sampling.max_new_tokens).to(prompts.device)
+        was_training = net.training
+        net.eval()
+        sampled = rollout(
+            net, prompts, lengths, draws, eos_id=self.tokenizer.eos_id, pad_id=self.tokenizer.pad_id,
+            temperature=self.sampling.temperature, top_k=self.sampling.top_k, top_p=self.sampling.top_p,
+        )  # fmt: skip
+        net.train(was_training)
+        return sampled, lengths
 
     def evaluate(
         self, net: GPT, sampled: Rollout, rows: Int[Tensor, "b"]
@@ -179,7 +184,7 @@ class LitPPO(LitBase):
         return empty.masked_scatter(mask, drawn), empty.masked_scatter(mask, ppo.entropy(table)), values
 
     def score(self, sampled: Rollout, prompt_lengths: Tensor) -> tuple[Float[Tensor, "B"], Float[Tensor, "B"] | None]:
-        """What the reward, and the gold score, say of each prompt with its response."""
+        """What the reward says of each prompt with its response, less the penalty, and what the gold score says."""
         lengths = prompt_lengths + sampled.response.sum(1)
         texts: list[str] = []
         if self.reward_function is not None or self.gold is not None:
@@ -193,7 +198,7 @@ class LitPPO(LitBase):
             assert self.reward_function is not None
             scores = scores_of(self.reward_function, self.reward_name, texts).to(device)
         gold = None if self.gold is None else scores_of(self.gold, self.gold_name, texts).to(device)
-        return scores, gold
+        return scores - self.update.missing_eos_penalty * (~sampled.ended).to(scores), gold
 
     # ---- the update ---------------------------------------------------------------------------------------------------
 
@@ -307,12 +312,23 @@ class LitPPO(LitBase):
         return columns if made.gold is None else {**columns, "gold": made.gold}
 
     def step(self, batch: PromptBatch) -> Loss:
-        """Evaluation: responses are drawn as in training; the loss is minus the objective."""
+        """Evaluation: the policy's responses, and the reference's with the same draws; the loss is minus the objective."""
         made = self.collect(batch)
-        columns = self.per_response(made)
+        scores, gold = self.score(*self.respond(self.reference, batch))
+        columns = self.per_response(made) | {"reference_score": scores, "reference_score_squared": scores.double().square()}
+        if gold is not None:
+            columns["reference_gold"] = gold
         count = torch.full((), len(made.scores), device=made.scores.device)
         metrics = {name: (column.double().sum(), count) for name, column in columns.items()}
         return Loss(-metrics["objective"][0], count, metrics)
+
+    def derived_metrics(self, metrics: dict[str, float]) -> dict[str, float]:
+        """The standard deviation of the reference's scores, and how many of them the policy is ahead."""
+        if "reference_score_squared" not in metrics:
+            return {}
+        spread = max(0.0, metrics.pop("reference_score_squared") - metrics["reference_score"] ** 2) ** 0.5
+        gain = (metrics["score"] - metrics["reference_score"]) / spread if spread else 0.0
+        return {"reference_score_std": spread, "gain_in_std": gain}
 
     def units(self, batch: PromptBatch) -> int:
         return len(batch["index"]) * self.update.group_size

@@ -11,7 +11,7 @@ from pathlib import Path
 from jsonargparse import ArgumentParser
 from rich.console import Console
 
-from pipeline.errors import BadInput, RunFailed
+from pipeline.errors import BadInput, RunFailed, Stopped
 
 
 @dataclass
@@ -56,19 +56,32 @@ def chain(run_dir: str, stages: dict[str, Stage], fresh: bool = False, artifacts
         if stage.run is not None:
             raise BadInput(f"{title}: {stage.run} is no finished run: it has no results.json that says done")
         console.rule(title)
-        command = [sys.executable, "-m", "pipeline", *arguments(root, name, stages, artifacts)]
-        ended = subprocess.run(command, env=os.environ).returncode
-        if ended == 2:
-            raise BadInput(f"{title}: refused, as said above; started again, the chain goes on here")
-        if ended:
-            raise RunFailed(f"{title}: ended with exit code {ended}; started again, the chain goes on here")
-    names = [name for name, stage in stages.items() if stage.reward is not None]
-    if names:
+        run(title, arguments(root, name, stages, artifacts))
+    rewarded = [name for name, stage in stages.items() if stage.reward is not None]
+    if rewarded:
         from pipeline.alignment_report import report
 
-        last = stages[names[-1]]
-        assert last.init_from is not None and last.reward is not None
-        report(*(folder(root, name, stages) for name in (last.init_from, last.reward, names[-1])), root)
+        stage = stages[rewarded[-1]]
+        assert stage.init_from is not None and stage.reward is not None
+        console.rule("evaluation")
+        run("evaluation", ["validate", "--run_dir", str(root / rewarded[-1])])
+        report(*(folder(root, name, stages) for name in (stage.init_from, stage.reward, rewarded[-1])), root)
+
+
+def run(title: str, words: list[str]) -> None:
+    """A command in a process of its own.
+
+    Raises:
+        BadInput, RunFailed: it ended with exit code 2, or another.
+        Stopped: it was stopped by a signal.
+    """
+    ended = subprocess.run([sys.executable, "-m", "pipeline", *words], env=os.environ).returncode
+    if ended in (130, 143):
+        raise Stopped(f"{title}: stopped; started again, the chain goes on here", ended)
+    if ended == 2:
+        raise BadInput(f"{title}: refused, as said above; started again, the chain goes on here")
+    if ended:
+        raise RunFailed(f"{title}: ended with exit code {ended}; started again, the chain goes on here")
 
 
 def check(stages: dict[str, Stage]) -> None:

@@ -20,6 +20,7 @@ from pipeline.trained import load_trained
 from pipeline.zero_shot import class_weights, hardly_known, num_cut, read_classes, read_templates
 
 SHOWN = 50  # rows of the table on the terminal
+MOST = 20  # classes whose images are counted there
 
 
 def classify(
@@ -40,12 +41,12 @@ def classify(
         batch_size: images computed at once.
     """
     own = read_templates(templates) if templates else None
-    read_classes(classes, own or ["{}"])  # before anything slow
+    bare = read_classes(classes, ["{}"])  # before anything slow
     trained = load_trained(CLIP, "lit_models.clip.LitCLIP", run_dir, ckpt_path, device)
     prompts = read_classes(classes, own or trained.assets["templates"])
     names = list(prompts)
     texts = Texts(trained.tokenizer, own or trained.assets["templates"], trained.net.max_seq_len)
-    if unknown := hardly_known(texts, names):
+    if unknown := hardly_known(texts, bare):
         print(f"training hardly knew the words of {', '.join(unknown[:10])}: do not trust these classes")
     if count := num_cut(texts, list(prompts.values())):
         print(f"{count} prompts are longer than the model's context of {texts.max_seq_len} tokens: they are cut off")
@@ -60,7 +61,10 @@ def classify(
     Console().print(table)
     if len(rows) > SHOWN:
         print(f"and {len(rows) - SHOWN} more")
-    print(", ".join(f"{name}: {count}" for name, count in Counter(name for _, name, _ in rows).most_common(20)))
+    counts = Counter(dict.fromkeys(names, 0))
+    counts.update(name for _, name, _ in rows)
+    more = f" and {len(counts) - MOST} more classes" if len(counts) > MOST else ""
+    print(", ".join(f"{name}: {count}" for name, count in counts.most_common(MOST)) + more)
     path = Path(out or (Path(run_dir) / "classification.csv" if run_dir else "classification.csv"))
     content = io.StringIO(newline="")
     csv.writer(content).writerows([("image", "class", "probability"), *rows])

@@ -2,6 +2,7 @@
 
 import hashlib
 import io
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -22,12 +23,12 @@ from lit_models.nn.clip import CLIP
 from pipeline.errors import BadInput
 from pipeline.trained import Trained
 
-FORMAT = 1  # raise it with every change of the file
+FORMAT = 2  # raise it with every change of the file, or of which features are whose
 MANY = 300  # images whose progress is shown
 
 
 def image_features(trained: Trained[CLIP], images: str | list[str], batch_size: int) -> tuple[list[str], Float[Tensor, "N E"]]:
-    """The files, sorted, and their features, on the CPU.
+    """The files, absolute and sorted, and their features, on the CPU.
 
     Args:
         images: files, folders or globs, as ImageFiles reads them.
@@ -39,13 +40,15 @@ def image_features(trained: Trained[CLIP], images: str | list[str], batch_size: 
     """
     if batch_size < 1:
         raise BadInput(f"batch_size is {batch_size}; it must be at least 1")
-    files = [str(Path(file).resolve()) for file in ImageFiles(images).files()]
-    states = file_states(files)
+    files = sorted(str(Path(file).absolute()) for file in ImageFiles(images).files())
+    states = file_states(os.path.realpath(file) for file in files)  # an image is the same by whatever link it is named
     index = default_cache_dir() / "image_index" / f"{_key(trained)}.npz"
     known = _read(index)
     new = [i for i, state in enumerate(states) if state not in known]
     if new:
         computed = _compute(trained, [files[i] for i in new], batch_size)
+        changed = {states[i][0] for i in new}
+        known = {state: row for state, row in known.items() if state[0] not in changed}
         known |= {states[i]: row for i, row in zip(new, computed, strict=True)}
         _write(index, known)
     print(f"{len(files)} images: {len(new)} computed now, {len(files) - len(new)} known from before")
@@ -53,7 +56,8 @@ def image_features(trained: Trained[CLIP], images: str | list[str], batch_size: 
 
 
 @torch.inference_mode()
-def _compute(trained: Trained[CLIP], files: Sequence[str], batch_size: int) -> np.ndarray:
+def _compute(trained: Trained[CLIP], files: Sequence[str], batch_size: int) -> Float[np.ndarray, "N E"]:
+    """`files` are sorted, as ImageFiles gives them back: rows are told apart by their place alone."""
     size, mean, std = (trained.assets[name] for name in ("image_size", "mean", "std"))
     images = NormalisedImages(EncodedImages(ImageFiles(list(files)), "test"), tuple(size), mean, std, 0, None)
     device = trained.net.logit_scale.device

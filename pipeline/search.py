@@ -55,10 +55,11 @@ def search(
     best = (features @ wanted).topk(min(top_k, len(files)))
     ranked = [(files[i], score) for i, score in zip(best.indices.tolist(), best.values.tolist(), strict=True)]
     table = Table(title=Text(f"nearest to {query!r}"), title_justify="left")
+    table.add_column("rank", justify="right")
     table.add_column("score", justify="right")
     table.add_column("image", overflow="fold")
-    for file, score in ranked:
-        table.add_row(f"{score:.4f}", Text(file))
+    for rank, (file, score) in enumerate(ranked, 1):
+        table.add_row(str(rank), f"{score:.4f}", Text(file))
     Console().print(table)
     pictures = [torch.from_numpy(fit(decode({"bytes": None, "path": file}, file), SHOWN)).movedim(-1, 0) for file, _ in ranked]
     titles = [f"{rank}. {score:.3f}\n{image_figures.short(Path(file).name)}" for rank, (file, score) in enumerate(ranked, 1)]

@@ -8,6 +8,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from datamodules.encoded import one_line
 from datamodules.image_text import check_templates
 from datamodules.image_text_pairs import Texts
 from lit_models.clip import ensemble
@@ -19,7 +20,8 @@ from pipeline.errors import BadInput
 def class_weights(net: CLIP, texts: Texts, prompts: Sequence[Sequence[str]]) -> Float[Tensor, "C E"]:
     """Features of length 1 of each class: the mean over its prompts.
 
-    Times `net.scale` they are the weights of a linear classifier of image features without bias: its logits are `net.logits`.
+    Times `net.scale` they are the weights of a linear classifier of image features without bias: its logits are `net.logits`
+    (less logit_bias, where there is one: the same for all classes, it changes no probability).
 
     Source: Radford et al. 2021 (CLIP), section 3.1.2.
     """
@@ -69,15 +71,24 @@ def read_templates(path: str) -> list[str]:
     return templates
 
 
-def hardly_known(texts: Texts, names: Sequence[str]) -> list[str]:
-    """Names that the tokenizer takes apart into pieces of less than two characters on average: training did not know them."""
-    encoded = texts.tokenizer.encode_batch([" " + name for name in names])
-    return [name for name, ids in zip(names, encoded, strict=True) if len(name) > 2 and len(ids) > len(name) / 2]
+def hardly_known(texts: Texts, classes: Mapping[str, Sequence[str]]) -> list[str]:
+    """Names of classes with a text that the tokenizer takes apart into pieces of less than two characters on average.
+
+    The tokenizer was trained on the same texts as the network: it keeps whole what they often said.
+
+    Args:
+        classes: the texts of each class, in no template.
+    """
+    lines = [(name, one_line(text)) for name, own in classes.items() for text in own]
+    encoded = texts.tokenizer.encode_batch([line for _, line in lines])
+    length = [len(line) - 1 for _, line in lines]  # without the space in front
+    rare = [n > 2 and len(ids) > n / 2 for n, ids in zip(length, encoded, strict=True)]
+    return list(dict.fromkeys(name for (name, _), is_rare in zip(lines, rare, strict=True) if is_rare))
 
 
 def num_cut(texts: Texts, prompts: Sequence[Sequence[str]]) -> int:
     """Prompts that are longer than the context, and are cut off."""
-    encoded = texts.tokenizer.encode_batch([" " + prompt for own in prompts for prompt in own])
+    encoded = texts.tokenizer.encode_batch([one_line(prompt) for own in prompts for prompt in own])
     return sum(len(ids) + 1 > texts.max_seq_len for ids in encoded)
 
 
@@ -90,7 +101,7 @@ def _descriptions(name: str, own: object) -> list[str]:
 
 def _read(path: Path) -> str:
     try:
-        return path.read_text(encoding="utf-8")
+        return path.read_text(encoding="utf-8-sig")  # editors on Windows put a mark in front
     except FileNotFoundError:
         raise BadInput(f"{path} does not exist") from None
     except (OSError, UnicodeDecodeError) as error:
@@ -98,8 +109,15 @@ def _read(path: Path) -> str:
 
 
 def _read_json(path: Path) -> Mapping[str, object]:
+    def whole(pairs: list[tuple[str, object]]) -> dict[str, object]:
+        found = dict(pairs)
+        if len(found) < len(pairs):  # else the last one would silently win
+            twice = next(name for i, (name, _) in enumerate(pairs) if name in dict(pairs[:i]))
+            raise BadInput(f"{path} names {twice!r} twice")
+        return found
+
     try:
-        content = json.loads(_read(path))
+        content = json.loads(_read(path), object_pairs_hook=whole)
     except ValueError as error:
         raise BadInput(f"{path} is not JSON: {error}") from None
     if not isinstance(content, dict):
