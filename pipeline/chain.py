@@ -65,7 +65,9 @@ def chain(run_dir: str, stages: dict[str, Stage], fresh: bool = False, artifacts
         assert stage.init_from is not None and stage.reward is not None
         console.rule("evaluation")
         run("evaluation", ["validate", "--run_dir", str(root / rewarded[-1])])
-        report(*(folder(root, name, stages) for name in (stage.init_from, stage.reward, rewarded[-1])), root)
+        report(
+            folder(root, stage.init_from, stages), folder(root, stage.reward, stages), folder(root, rewarded[-1], stages), root
+        )
 
 
 def run(title: str, words: list[str]) -> None:

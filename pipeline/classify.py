@@ -55,7 +55,10 @@ def classify(
     with torch.inference_mode():
         best = trained.net.logits(features.to(weights), weights).softmax(-1).max(-1)
     rows = list(zip(files, (names[i] for i in best.indices.tolist()), best.values.tolist(), strict=True))
-    table = Table("image", "class", "probability")
+    table = Table()
+    table.add_column("image", overflow="fold")
+    table.add_column("class", overflow="fold")
+    table.add_column("probability", justify="right")
     for file, name, probability in rows[:SHOWN]:
         table.add_row(Text(file), Text(name), f"{probability:.4f}")
     Console().print(table)

@@ -1,7 +1,9 @@
 """`search` and `classify`: ranks, probabilities, and what is refused."""
 
 import json
+import os
 import re
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -70,7 +72,7 @@ def test_classify(clip_run: Path, icons: Path, trained: Trained[CLIP], inside: A
     assert code == 0 and str(out) in said, last
     rows = read_csv(out)
     names = ["arrow down", "home", "credit card"]
-    weights = class_weights(trained.net, texts_of(trained), prompts_of(trained, "arrow down", "home", "credit card"))
+    weights = class_weights(trained.net, texts_of(trained), prompts_of(trained, *names))
     files, features = image_features(trained, str(icons), 256)
     assert [row["image"] for row in rows] == files
     expected = trained.net.logits(features, weights).softmax(-1).max(-1)
@@ -96,6 +98,24 @@ def test_classify(clip_run: Path, icons: Path, trained: Trained[CLIP], inside: A
     templates.write_text("a {} icon\nicon of a {}\n")
     code, _, _ = inside("classify", *options, "--classes", listed, "--templates", templates)
     assert code == 0 and read_csv(out) != rows
+
+
+def test_where_results_go(clip_run: Path, icons: Path, inside: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The run folder, or without one the folder one is in; 50 rows are shown, and all are written."""
+    run_dir = shutil.copytree(clip_run, tmp_path / "run")
+    monkeypatch.chdir(tmp_path)
+    for i in range(39):
+        shutil.copy(icons / "more" / os.listdir(icons / "more")[0], icons / f"copy{i}.png")
+    for model, folder in ((["--run_dir", run_dir], run_dir), (["--ckpt_path", run_dir / "checkpoints/last.ckpt"], Path())):
+        options = [*model, "--images", icons, "--device", "cpu"]
+        code, said, last = inside("search", *options, "--query", "home", "--top_k", 2)
+        sheet = folder / ("figures/search.png" if folder.name else "search.png")
+        assert code == 0 and sheet.read_bytes().startswith(b"\x89PNG") and f"contact sheet: {sheet}\n" in said, last
+        code, said, last = inside("classify", *options, "--classes", "home," + "house " * 30)
+        assert code == 0 and len(re.findall(r" │ +\d\.\d{4} │\n", said)) == 50 and "\nand 2 more\n" in said, last
+        assert len(read_csv(folder / "classification.csv")) == 52
+        prompts = len(load_trained(CLIP, "lit_models.clip.LitCLIP", str(run_dir), "last", "cpu").assets["templates"])
+        assert f"{prompts} prompts are longer than the model's context of 24 tokens" in said
 
 
 @pytest.mark.parametrize(
