@@ -94,6 +94,7 @@ def test_a_file_that_is_no_text(tmp_path: Path) -> None:
 def test_texts_that_training_hardly_knew(texts: Texts) -> None:
     names = {name: [name] for name in ("arrow down", "Zürichseeschifffahrt", "credit card", "qqxzzjk")}
     assert hardly_known(texts, names) == ["Zürichseeschifffahrt", "qqxzzjk"]
+    assert hardly_known(texts, {name: [name] for name in ("homezz", "homqx")}) == ["homqx"]  # 3 tokens of 6, 4 of 5 characters
     # the name of a class that is described is never encoded
     assert hardly_known(texts, {"qqxzzjk": ["a house"], "home": ["a house", "qqxzzjk", "zzjkqqx"]}) == ["home"]
 
