@@ -6,6 +6,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from lightning.pytorch.utilities import rank_zero_only
 
 from datamodules.augment import Augmentation
@@ -128,6 +129,15 @@ class ImageTextDataModule(BaseDataModule):
         if split not in splits:
             raise ValueError(f"{self.source.describe()} has no {split} split; it has {', '.join(splits)}")
         return splits[split]
+
+    def zero_shot_groups(self, split: str) -> list[str]:
+        """The groups of a split that have at least two captions which training knows: the classes of zero-shot accuracy."""
+        arrays = self.dataset(split).arrays
+        of_caption = np.repeat(arrays["groups"], np.diff(arrays["first"]))  # (L,) the group of each image's captions
+        known = arrays["is_class"][arrays["own"]]
+        return [
+            name for number, name in enumerate(self.groups) if len(np.unique(arrays["own"][known & (of_caption == number)])) > 1
+        ]
 
     def accumulation(self, world_size: int) -> int:
         """One: a rank's whole share is a batch, which the model itself cuts into micro-batches. Raises as BaseDataModule's."""

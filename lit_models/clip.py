@@ -117,8 +117,14 @@ class LitCLIP(LitBase):
             chosen, classes = zero_shot_task(rows, right, number)
             if len(classes) > 1:
                 accuracy = recall_at(images[chosen], texts[classes], right[chosen][:, classes], ks=(1,))[1]
-                made[f"zero_shot_{name}" if name else "zero_shot"] = accuracy
+                made[zero_shot_name(name)] = accuracy
         return made
+
+    def monitored(self, data: Any) -> list[str]:
+        names = ["loss", "image_to_text_loss", "text_to_image_loss", "image_to_text_accuracy", "text_to_image_accuracy"]
+        names += [f"{way}_recall_at_{k}" for way in ("image_to_text", "text_to_image") for k in (1, 5, 10, "10_new")]
+        groups = data.zero_shot_groups("validation")
+        return [f"val/{name}" for name in (*names, *(zero_shot_name(group) for group in groups))]
 
     def units(self, batch: ImageTextBatch) -> int:
         return batch["num_pairs"]
@@ -131,6 +137,10 @@ class LitCLIP(LitBase):
     def optimizer_step(self, *args: Any, **kwargs: Any) -> None:
         super().optimizer_step(*args, **kwargs)
         self.net.clamp_logit_scale()
+
+
+def zero_shot_name(group: str) -> str:
+    return f"zero_shot_{group}" if group else "zero_shot"
 
 
 def ensemble(features: Tensor) -> Tensor:

@@ -1,5 +1,6 @@
 """A training run in its folder: new, continued, or already done."""
 
+import difflib
 from collections.abc import Mapping
 from typing import Any
 
@@ -27,8 +28,10 @@ def run_fit(
     """Trains to the end, from the newest checkpoint of the run folder where there is one.
 
     Raises:
-        BadInput: the folder holds something else, or a run whose config differs in more than harmless ways.
+        BadInput: the folder holds something else, or a run whose config differs in more than harmless ways; or the monitored
+            metric cannot come.
     """
+    check_monitor(trainer, model, data)
     first = getattr(rank_zero_only, "rank", 0) == 0
     if first:
         run.refuse_strangers()
@@ -64,6 +67,17 @@ def run_fit(
         _report(trainer, model, run)
     for logger in tracked:
         logger.end(run)
+
+
+def check_monitor(trainer: Trainer, model: LitBase, data: BaseDataModule) -> None:
+    """Raises BadInput where the objective knows that no validation will have the metric of best.ckpt."""
+    monitor, names = callback(trainer, Checkpoints).monitor, model.monitored(data)
+    if names is None or monitor in names:
+        return
+    near = difflib.get_close_matches(monitor, names, n=1, cutoff=0.5)
+    hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(names)}"
+    why = "; a group has zero-shot accuracy only if training knows two of its captions" if "zero_shot" in monitor else ""
+    raise BadInput(f"checkpoint.monitor {monitor} is not a metric of this run{why}; {hint}")
 
 
 def _compare(run: RunFolder, config: Mapping[str, Any], allow_changes: bool) -> None:

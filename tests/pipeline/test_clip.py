@@ -110,7 +110,11 @@ def test_bad_input(option: str, message: str, inside: Any, tmp_path: Path) -> No
     assert code == 2 and message in last and not (tmp_path / "run").exists(), last
 
 
-def test_a_monitor_without_known_captions_says_so(inside: Any, tmp_path: Path) -> None:
-    options = ["--checkpoint.monitor=val/zero_shot_elusiv", "--run_dir", tmp_path / "run"]
-    code, _, last = inside("fit", *TINY, *options)
-    assert code == 1 and "did you mean val/zero_shot_elusive" in last
+def test_a_monitor_that_cannot_come_is_refused_before_anything_runs(inside: Any, tmp_path: Path) -> None:
+    for name in ("val/zero_shot_elusiv", "val/zero_shot_codicons", "val/recall"):
+        code, _, last = inside("fit", *TINY, f"--checkpoint.monitor={name}", "--run_dir", tmp_path / "run")
+        assert (
+            code == 2 and f"checkpoint.monitor {name} is not a metric of this run" in last and not (tmp_path / "run").exists()
+        )
+        assert ("training knows two of its captions" in last) == ("zero_shot" in name)
+    assert "did you mean val/" in last
