@@ -2,13 +2,16 @@
 
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from lightning.pytorch import LightningDataModule
 from torch.utils.data import DataLoader
 
 from datamodules.order import BatchDataset, EvalOrder, TrainLoader
+from datamodules.sources.base import Source
+
+T = TypeVar("T")
 
 
 class BaseDataModule(LightningDataModule):
@@ -134,6 +137,17 @@ class BaseDataModule(LightningDataModule):
 
     def predict_dataloader(self) -> DataLoader[Any]:
         return self._eval_dataloader("test")
+
+
+def chosen_split(source: Source, splits: Mapping[str, T], split: str) -> T:
+    """What `splits` has for a split of a source.
+
+    Raises:
+        ValueError: the source has no such split.
+    """
+    if split not in splits:
+        raise ValueError(f"{source.describe()} has no {split} split; it has {', '.join(splits)}")
+    return splits[split]
 
 
 def checkpoint_assets(path: str, needed: str) -> dict[str, Any]:

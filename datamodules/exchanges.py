@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Generic, TypeVar
 import numpy as np
 from lightning.pytorch.utilities import rank_zero_only
 
-from datamodules.base import BaseDataModule, checkpoint_assets
+from datamodules.base import BaseDataModule, checkpoint_assets, chosen_split
 from datamodules.order import BatchDataset
 from datamodules.sentence_cache import IdFile, cache_key, write_ids
 from datamodules.sources.base import Source
@@ -63,16 +63,8 @@ class ExchangeDataModule(BaseDataModule, Generic[D]):
         self._given_tokenizer = tokenizer
 
     @cached_property
-    def _start_tokenizer(self) -> Tokenizer:
-        """Trained where it comes from a checkpoint or a file."""
-        if self.init_from:
-            return load_tokenizer(checkpoint_assets(self.init_from, "tokenizer")["tokenizer"])
-        return self._given_tokenizer
-
-    @cached_property
     def _prepared(self) -> tuple[Tokenizer, dict[str, D]]:
-        start = self._start_tokenizer
-        refuse_unfit(start)
+        start = first_tokenizer(self._given_tokenizer, self.init_from)
         key = cache_key((FORMAT, self.columns), self.source, start)
         folder, meta = prepared("exchanges", key, self.cache_dir, lambda path: self._fill(path, start), _read)
         tokenizer = Tokenizer.load(folder / "tokenizer.json")
@@ -129,13 +121,17 @@ class ExchangeDataModule(BaseDataModule, Generic[D]):
         return self.tokenizer.vocab_size
 
     def dataset(self, split: str) -> D:
-        splits = self._prepared[1]
-        if split not in splits:
-            raise ValueError(f"{self.source.describe()} has no {split} split; it has {', '.join(splits)}")
-        return splits[split]
+        return chosen_split(self.source, self._prepared[1], split)
 
     def assets(self) -> dict[str, Any]:
         return {"tokenizer": self.tokenizer.to_json()}
+
+
+def first_tokenizer(given: Tokenizer, init_from: str | None) -> Tokenizer:
+    """The checkpoint's, where there is one, else the given one; refused as in `refuse_unfit`."""
+    tokenizer = load_tokenizer(checkpoint_assets(init_from, "tokenizer")["tokenizer"]) if init_from else given
+    refuse_unfit(tokenizer)
+    return tokenizer
 
 
 def refuse_unfit(tokenizer: Tokenizer) -> None:

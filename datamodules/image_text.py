@@ -10,15 +10,15 @@ import numpy as np
 from lightning.pytorch.utilities import rank_zero_only
 
 from datamodules.augment import Augmentation
-from datamodules.base import BaseDataModule, checkpoint_assets
-from datamodules.exchanges import refuse_unfit
+from datamodules.base import BaseDataModule, chosen_split
+from datamodules.exchanges import first_tokenizer
 from datamodules.image_cache import DecodedImages, EncodedImages, NormalisedImages, checked_size
 from datamodules.image_decoding import DECODING
 from datamodules.image_text_cache import FORMAT, fill, read
 from datamodules.image_text_pairs import ImageTextPairs, Texts
 from datamodules.sources.base import ImageTextSource
 from datamodules.token_cache import prepared
-from datamodules.tokenizers.base import Tokenizer, load_tokenizer
+from datamodules.tokenizers.base import Tokenizer
 
 
 class ImageTextDataModule(BaseDataModule):
@@ -72,16 +72,8 @@ class ImageTextDataModule(BaseDataModule):
         self._given_tokenizer = tokenizer
 
     @cached_property
-    def _start_tokenizer(self) -> Tokenizer:
-        """Trained where it comes from a checkpoint or a file."""
-        if self.init_from:
-            return load_tokenizer(checkpoint_assets(self.init_from, "tokenizer")["tokenizer"])
-        return self._given_tokenizer
-
-    @cached_property
     def _prepared(self) -> tuple[Tokenizer, list[str], dict[str, ImageTextPairs]]:
-        start = self._start_tokenizer
-        refuse_unfit(start)
+        start = first_tokenizer(self._given_tokenizer, self.init_from)
         what = (FORMAT, DECODING, self.size, self.memory_limit_gb, self.source.fingerprint(), start.fingerprint())
         key = sha256(repr(what).encode()).hexdigest()[:32]
         folder, meta = prepared("ImageText", key, self.cache_dir, lambda path: self._fill(path, start), read)
@@ -125,10 +117,7 @@ class ImageTextDataModule(BaseDataModule):
         return list(self._prepared[2])
 
     def dataset(self, split: str) -> ImageTextPairs:
-        splits = self._prepared[2]
-        if split not in splits:
-            raise ValueError(f"{self.source.describe()} has no {split} split; it has {', '.join(splits)}")
-        return splits[split]
+        return chosen_split(self.source, self._prepared[2], split)
 
     def zero_shot_groups(self, split: str) -> list[str]:
         """The groups of a split that have at least two captions which training knows: the classes of zero-shot accuracy."""

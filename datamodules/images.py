@@ -11,7 +11,7 @@ import torch
 from lightning.pytorch.utilities import rank_zero_only
 
 from datamodules.augment import Augmentation
-from datamodules.base import BaseDataModule, checkpoint_assets
+from datamodules.base import BaseDataModule, checkpoint_assets, chosen_split
 from datamodules.batch import ImageBatch
 from datamodules.classes import Labels, choose_classes, named
 from datamodules.draws import uniform
@@ -152,10 +152,7 @@ class ImageDataModule(BaseDataModule):
         return len(self.classes)
 
     def dataset(self, split: str) -> LabelledImages:
-        splits = self._prepared[1]
-        if split not in splits:
-            raise ValueError(f"{self.source.describe()} has no {split} split; it has {', '.join(splits)}")
-        return splits[split]
+        return chosen_split(self.source, self._prepared[1], split)
 
     def assets(self) -> dict[str, Any]:
         return {"classes": self.classes, "image_size": list(self.size), "mean": self.mean, "std": self.std}

@@ -8,6 +8,7 @@ from typing import Any
 
 from lightning.pytorch.utilities import rank_zero_only
 
+from datamodules.base import chosen_split
 from datamodules.classes import Labels, Row, choose_classes, named
 from datamodules.encoded import EncodedDataModule, SpecialIds
 from datamodules.sentence_cache import cache_key
@@ -93,10 +94,7 @@ class LabelledDataModule(EncodedDataModule):
         return len(self.classes)
 
     def dataset(self, split: str) -> LabelledSequences:
-        splits = self._prepared[2]
-        if split not in splits:
-            raise ValueError(f"{self.source.describe()} has no {split} split; it has {', '.join(splits)}")
-        return splits[split]
+        return chosen_split(self.source, self._prepared[2], split)
 
     def assets(self) -> dict[str, Any]:
         return {**super().assets(), "classes": self.classes}

@@ -5,6 +5,7 @@ from functools import cached_property
 from lightning.pytorch.utilities import rank_zero_only
 
 from datamodules import sentence_cache
+from datamodules.base import chosen_split
 from datamodules.encoded import EncodedDataModule, SpecialIds
 from datamodules.pair_sampling import SentencePairs
 from datamodules.sources.base import TextSource
@@ -76,7 +77,4 @@ class SentencePairDataModule(EncodedDataModule):
         return self._prepared[0]
 
     def dataset(self, split: str) -> SentencePairs:
-        splits = self._prepared[1]
-        if split not in splits:
-            raise ValueError(f"{self.source.describe()} has no {split} split; it has {', '.join(splits)}")
-        return splits[split]
+        return chosen_split(self.source, self._prepared[1], split)

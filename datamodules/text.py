@@ -8,7 +8,7 @@ import numpy as np
 import torch
 
 from datamodules import token_cache
-from datamodules.base import BaseDataModule
+from datamodules.base import BaseDataModule, chosen_split
 from datamodules.batch import IGNORE_INDEX, TokenBatch
 from datamodules.order import Key
 from datamodules.sources.base import TextSource
@@ -113,11 +113,9 @@ class TextDataModule(BaseDataModule):
         return self.tokenizer.vocab_size
 
     def dataset(self, split: str) -> TokenWindows:
-        paths = self._prepared.paths
-        if split not in paths:
-            raise ValueError(f"{self.source.describe()} has no {split} split; it has {', '.join(paths)}")
+        path = chosen_split(self.source, self._prepared.paths, split)
         token_bytes = None if split == "train" else self.tokenizer.token_bytes()
-        return TokenWindows(paths[split], self.max_seq_len, seed=self.seed, token_bytes=token_bytes)
+        return TokenWindows(path, self.max_seq_len, seed=self.seed, token_bytes=token_bytes)
 
     def assets(self) -> dict[str, Any]:
         return {"tokenizer": self.tokenizer.to_json()}

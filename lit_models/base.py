@@ -107,6 +107,9 @@ class LitBase(LightningModule):
         """Metrics that follow from the exact epoch means, `epoch_counts` and `epoch_rows`, such as perplexity from loss."""
         return {}
 
+    def check_data(self, data: Any) -> None:
+        """Raises ValueError where the data do not fit the model; called before a run begins."""
+
     def monitored(self, data: Any) -> list[str] | None:
         """The metrics that a validation on this data will have, as far as the objective can tell beforehand; None if not."""
         return None

@@ -31,6 +31,7 @@ def run_fit(
         BadInput: the folder holds something else, or a run whose config differs in more than harmless ways; or the monitored
             metric cannot come.
     """
+    model.check_data(data)
     check_monitor(trainer, model, data)
     first = getattr(rank_zero_only, "rank", 0) == 0
     if first:

@@ -9,7 +9,7 @@ import pytest
 ROOT = Path(__file__).parents[1]
 PACKAGES = ("pipeline", "datamodules", "lit_models")
 PURE = ("lit_models.nn", "lit_models.losses", "lit_models.optim")
-BASES = ("lit_models.base", "lit_models.image_classifier")  # of LightningModules
+BASES = ("lit_models.base", "lit_models.image_classifier", "lit_models.policy")  # of LightningModules
 
 
 def module_name(path: Path) -> str:

@@ -11,7 +11,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, final
 
-from datamodules.sources.base import ImageSource, ImageTextSource, check_fraction, digest
+from datamodules.sources.base import ImageSource, ImageTextSource, Source, check_fraction, digest
 from datamodules.sources.image_base import ImageRows, encoded_images, labelled, to_image_splits
 from datamodules.sources.labels import nearest
 from datamodules.sources.packages import installed_file
@@ -100,8 +100,19 @@ class _Fonts:
         return digest("icons", READING, self.fonts, self.size, self.holdout, *(file for name in names for file in files(name)))
 
 
+class _FromFonts(Source):
+    def __init__(
+        self, train: list[str] = ["material", "phosphor", "remix"], validation: list[str] = ["fontawesome"],  # noqa: B006
+        test: list[str] = ["codicons", "elusive"], size: int = 32, holdout: float = 0.06,  # noqa: B006
+    ) -> None:  # fmt: skip
+        self.fonts = _Fonts(train, validation, test, size, holdout)
+
+    def describe(self) -> str:
+        return "the icons of the qtawesome package"
+
+
 @final
-class Icons(ImageTextSource):
+class Icons(_FromFonts, ImageTextSource):
     """White icons on black, each with the words of its name; columns `image`, `captions` (one), `group` (the font), `row`.
 
     Validation and test are fonts that training never sees, a natural shift of style, and, as group "seen", icons held out of
@@ -115,12 +126,6 @@ class Icons(ImageTextSource):
 
     Source: QtAwesome 1.4.2 (MIT), which carries the fonts under their own free licences.
     """
-
-    def __init__(
-        self, train: list[str] = ["material", "phosphor", "remix"], validation: list[str] = ["fontawesome"],  # noqa: B006
-        test: list[str] = ["codicons", "elusive"], size: int = 32, holdout: float = 0.06,  # noqa: B006
-    ) -> None:  # fmt: skip
-        self.fonts = _Fonts(train, validation, test, size, holdout)
 
     def load(self) -> datasets.DatasetDict:
         """
@@ -145,12 +150,9 @@ class Icons(ImageTextSource):
     def fingerprint(self) -> str:
         return self.fonts.fingerprint()
 
-    def describe(self) -> str:
-        return "the icons of the qtawesome package"
-
 
 @final
-class IconClasses(ImageSource):
+class IconClasses(_FromFonts, ImageSource):
     """The same icons as classes: a label is a caption of the training split; columns `image`, `label`, `row`.
 
     Icons of validation and test whose caption training does not know are left out.
@@ -158,12 +160,6 @@ class IconClasses(ImageSource):
     Args:
         train, validation, test, size, holdout: see Icons.
     """
-
-    def __init__(
-        self, train: list[str] = ["material", "phosphor", "remix"], validation: list[str] = ["fontawesome"],  # noqa: B006
-        test: list[str] = ["codicons", "elusive"], size: int = 32, holdout: float = 0.06,  # noqa: B006
-    ) -> None:  # fmt: skip
-        self.fonts = _Fonts(train, validation, test, size, holdout)
 
     def load(self) -> datasets.DatasetDict:
         """
@@ -181,9 +177,6 @@ class IconClasses(ImageSource):
 
     def fingerprint(self) -> str:
         return digest("classes", self.fonts.fingerprint())
-
-    def describe(self) -> str:
-        return "the icons of the qtawesome package"
 
 
 def _digest(icon: Icon) -> bytes:

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, final
 
-from datamodules.sources.base import ImageSource, check_fraction, digest
+from datamodules.sources.base import ImageSource, Source, check_fraction, digest
 from datamodules.sources.image_base import ImageRows, file_states, image_files, labelled, to_image_splits
 from datamodules.sources.labels import CHECKS, nearest
 
@@ -20,8 +20,23 @@ SUFFIXES = (".png", ".jpg", ".jpeg", ".webp", ".bmp", ".gif", ".tif", ".tiff")
 READING = 1  # raise it when which files are read changes
 
 
+class Folders(Source):
+    """A folder for each split; validation may be cut from train."""
+
+    def __init__(
+        self, train: str, validation: str | None = None, test: str | None = None, val_fraction: float = 0.1
+    ) -> None:  # fmt: skip
+        check_fraction("val_fraction", val_fraction)
+        self.val_fraction = val_fraction
+        given = {"train": train, "validation": validation, "test": test}
+        self.folders = {split: folder for split, folder in given.items() if folder is not None}
+
+    def describe(self) -> str:
+        return "the images below " + " and ".join(self.folders.values())
+
+
 @final
-class ImageFolder(ImageSource):
+class ImageFolder(Folders, ImageSource):
     """Images in a sub-folder for each class, at any depth in it; columns `image` and `row` (path), `label` (the sub-folder).
 
     Files with other suffixes than .png, .jpg, .jpeg, .webp, .bmp, .gif, .tif and .tiff are left out, and so is whatever has a
@@ -33,14 +48,6 @@ class ImageFolder(ImageSource):
         test: likewise.
         val_fraction: share of the training images.
     """
-
-    def __init__(
-        self, train: str, validation: str | None = None, test: str | None = None, val_fraction: float = 0.1
-    ) -> None:  # fmt: skip
-        check_fraction("val_fraction", val_fraction)
-        self.val_fraction = val_fraction
-        given = {"train": train, "validation": validation, "test": test}
-        self.folders = {split: folder for split, folder in given.items() if folder is not None}
 
     def files(self) -> dict[str, dict[str, list[str]]]:
         """The sorted files of each class, for each split.
@@ -70,9 +77,6 @@ class ImageFolder(ImageSource):
         files = self.files()
         states = {s: [file_states(f, self.folders[s]) for f in classes.values()] for s, classes in files.items()}
         return digest("image folder", READING, CHECKS, None if "validation" in files else self.val_fraction, states)
-
-    def describe(self) -> str:
-        return "the images below " + " and ".join(self.folders.values())
 
 
 @final

@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, final
 
-from datamodules.sources.base import ImageTextSource, check_fraction, digest
+from datamodules.sources.base import ImageTextSource, digest
 from datamodules.sources.files import read
 from datamodules.sources.image_base import file_states, image_files
-from datamodules.sources.image_folder import below, refuse_nested
+from datamodules.sources.image_folder import Folders, below, refuse_nested
 from datamodules.sources.image_text_base import READING, Captioned, captions_in, to_image_text_splits, with_captions
 
 if TYPE_CHECKING:
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 @final
-class ImageTextFolder(ImageTextSource):
+class ImageTextFolder(Folders, ImageTextSource):
     """Images at any depth in a folder; beside `a.jpg`, `a.txt` holds its captions, one a line.
 
     Columns `image` and `row` (path), `captions`, `group` (""). Blank lines are skipped, and so is whatever has a name that
@@ -28,14 +28,6 @@ class ImageTextFolder(ImageTextSource):
         test: likewise.
         val_fraction: share of the training images.
     """
-
-    def __init__(
-        self, train: str, validation: str | None = None, test: str | None = None, val_fraction: float = 0.1
-    ) -> None:  # fmt: skip
-        check_fraction("val_fraction", val_fraction)
-        self.val_fraction = val_fraction
-        given = {"train": train, "validation": validation, "test": test}
-        self.folders = {split: folder for split, folder in given.items() if folder is not None}
 
     def files(self) -> dict[str, list[tuple[str, str]]]:
         """(image, text) of each split, sorted.
@@ -65,9 +57,6 @@ class ImageTextFolder(ImageTextSource):
         files = self.files()
         states = {s: file_states([path for pair in pairs for path in pair], self.folders[s]) for s, pairs in files.items()}
         return digest("image text folder", READING, None if "validation" in files else self.val_fraction, states)
-
-    def describe(self) -> str:
-        return "the images below " + " and ".join(self.folders.values())
 
 
 def _pairs(folder: str) -> list[tuple[str, str]]:

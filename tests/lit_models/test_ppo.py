@@ -162,8 +162,9 @@ def test_a_reward_model_scores_the_last_token_and_never_trains(tmp_path: Path) -
     assert lit.reward_model is not None and not lit.reward_model.net.training
     assert not any(p.requires_grad for p in lit.reward_model.parameters())
     torch.save({**checkpoint, "assets": {"tokenizer": "another"}}, path)
+    lit = policy(reward=str(path))
     with pytest.raises(ValueError, match="was trained with another tokenizer"):
-        policy(reward=str(path))
+        lit.check_data(lit.trainer.datamodule)  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize(
