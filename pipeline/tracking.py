@@ -16,6 +16,7 @@ from lightning.pytorch.loggers.logger import Logger
 from lightning.pytorch.utilities import rank_zero_only
 
 from datamodules.files import write_atomic
+from lit_models.nn.weights import find_checkpoint
 from pipeline.run_folder import RunFolder, to_csv
 
 
@@ -113,6 +114,9 @@ class RunLogger(WandbLogger):
             step = int(row.pop("step"))
             if (step, _kind(row)) not in held:
                 self.log_metrics(row, step)
+        if self.artifacts and not self.experiment.offline:  # offline, W&B takes none
+            for artifact in artifacts_used(self.config):
+                self.experiment.use_artifact(artifact)
         if self.experiment.offline:
             print(f"W&B is offline; to upload: {self.upload_command()}")
 
@@ -123,14 +127,10 @@ class RunLogger(WandbLogger):
     def end(self, run: RunFolder) -> None:
         """Logs the checkpoints as artifacts where asked to, and closes the run."""
         if self.artifacts:
-            import wandb
-
             for name in ("best", "last"):
                 path = run.checkpoints / f"{name}.ckpt"
                 if path.exists():
-                    artifact = wandb.Artifact(f"{self.experiment.id}-{name}", type="model")
-                    artifact.add_file(str(path))
-                    self.experiment.log_artifact(artifact, aliases=[name, "latest"])
+                    self.experiment.log_artifact(_artifact(self.experiment.id, path), aliases=[name, "latest"])
         self.experiment.finish()
 
     def _held(self, offline_files: list[Path]) -> set[tuple[int, str]]:
@@ -139,6 +139,31 @@ class RunLogger(WandbLogger):
             return set().union(*map(_held_offline, offline_files))
         last = int(self.experiment.summary.get("trainer/global_step") or 0)
         return {(int(row["step"]), _kind(row)) for row in self.run.rows() if row["step"] <= last}
+
+
+def artifacts_used(config: Mapping[str, Any]) -> list[Any]:
+    """The checkpoints that a run starts from or is rewarded by, as the artifacts of their own runs.
+
+    W&B tells versions by their contents: that of a run which logged its checkpoint is found again, none is uploaded twice.
+    """
+    given = (config.get("model") or {}).get("init_args") or {}
+    found = []
+    for name in ("init_from", "reward"):
+        path = Path(given.get(name) or "")
+        if given.get(name) and path.exists():
+            checkpoint = find_checkpoint(path)
+            run_id = checkpoint.parent.parent / "wandb" / "run_id"
+            if run_id.is_file():
+                found.append(_artifact(run_id.read_text().strip(), checkpoint))
+    return found
+
+
+def _artifact(run_id: str, checkpoint: Path) -> Any:
+    import wandb
+
+    artifact = wandb.Artifact(f"{run_id}-{checkpoint.stem}", type="model")
+    artifact.add_file(str(checkpoint))
+    return artifact
 
 
 def _kind(row: Mapping[str, Any]) -> str:

@@ -6,8 +6,10 @@ from typing import Any
 
 import pytest
 import torch
+import wandb
 import yaml
 
+from pipeline.tracking import artifacts_used
 from tests.reading import SMALL, history, read_csv, records, run_pipeline, train_rows
 
 
@@ -191,3 +193,14 @@ def test_options_go_over_every_config_wherever_they_stand(small: list[str], insi
     config = yaml.safe_load(out)
     assert config["trainer"]["log_every_n_steps"] == 1 and config["run_dir"] == str(tmp_path / "run")
     assert config["trainer"]["gradient_clip_val"] == 0.5  # later files over earlier ones
+
+
+def test_a_run_names_the_checkpoint_it_starts_from_as_that_runs_artifact(done: Path, tmp_path: Path) -> None:
+    config = {"model": {"init_args": {"init_from": str(done), "reward": "pipeline.gold.vader"}}}
+    (used,) = artifacts_used(config)
+    assert used.name.split(":")[0] == f"{(done / 'wandb/run_id').read_text()}-best" and used.type == "model"
+    again = wandb.Artifact("another", type="model")
+    again.add_file(str(done / "checkpoints/best.ckpt"))
+    assert used.digest == again.digest  # the version that the run itself logged
+    for init_args in ({}, {"init_from": None}, {"init_from": str(tmp_path / "none")}):
+        assert artifacts_used({"model": {"init_args": init_args}}) == []
