@@ -132,8 +132,6 @@ class LitPolicy(LitBase):
             whole = scores - coefficient * kl.masked_fill(~mask, 0.0).sum(1)
             own = ppo.group_advantages(whole, self.update.group_size, self.update.advantage)
             advantages, returns = own[:, None].expand_as(kl).masked_fill(~mask, 0.0), torch.zeros_like(kl)
-        if self.update.whiten and self.update.advantage == "gae":
-            advantages = ppo.whitened(advantages, mask, self.over_ranks(ppo.moments(advantages, mask)))
         return Experience(sampled, mask, log_probs, reference, values, scores, gold, advantages, returns)
 
     def respond(self, net: GPT, batch: PromptBatch) -> tuple[Rollout, Int[Tensor, "B"]]:

@@ -3,6 +3,7 @@
 import os
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 
 import torch
 from jaxtyping import Int
@@ -35,7 +36,7 @@ class LitPPO(LitPolicy):
 
     def training_step(self, batch: PromptBatch, batch_idx: int) -> None:  # type: ignore[override]
         started = time.perf_counter()
-        made = self.collect(batch)
+        made = self.whitened(self.collect(batch))
         rolled = time.perf_counter()
         logged = self.learn(made, batch["micro_batch_size"])
         logged |= self.described(made)
@@ -48,6 +49,13 @@ class LitPPO(LitPolicy):
         progress.increment_completed()
         seconds = {"seconds_rollout": rolled - started, "seconds_update": time.perf_counter() - rolled}
         self._last = {**logged, **seconds}
+
+    def whitened(self, made: Experience) -> Experience:
+        """With advantages of mean 0 and standard deviation 1 over all ranks' tokens, where the update wants that."""
+        if not self.update.whiten or self.update.advantage != "gae":
+            return made
+        moments = self.over_ranks(ppo.moments(made.advantages, made.mask))
+        return replace(made, advantages=ppo.whitened(made.advantages, made.mask, moments))
 
     def learn(self, made: Experience, micro_batch_size: int) -> dict[str, Tensor | float]:
         """The optimizer steps on a rollout; returns what is logged of them."""

@@ -1,6 +1,7 @@
 """fit | validate | test | predict: the command line, its links, the run folder around a run."""
 
 import inspect
+import json
 import logging
 import warnings
 from dataclasses import dataclass
@@ -132,7 +133,7 @@ class PipelineCLI(LightningCLI):
         super().__init__(
             LitBase, BaseDataModule, subclass_mode_model=True, subclass_mode_data=True, save_config_callback=None,
             seed_everything_default=0, auto_configure_optimizers=False, parser_class=Parser,
-            parser_kwargs={command: {"default_config_files": [str(DEFAULTS)]}}, args=[command, *argv],
+            parser_kwargs={command: {"default_config_files": [str(DEFAULTS)]}}, args=[command, *nulls_as_configs(argv)],
         )  # fmt: skip
 
     # ---- parsing ------------------------------------------------------------------------------------------------------
@@ -178,10 +179,6 @@ class PipelineCLI(LightningCLI):
             super().parse_arguments(parser, args)
         except ArgumentError as error:
             raise BadInput(explain(self.given, groups, options, str(error))) from None
-        config = self.config[self.command]
-        for key in self.given.origin:  # the parser makes the word "None" of a null two classes deep
-            if self.given.get(key) is None and config.get(key) == "None":
-                config[key] = None
 
     def _set_seed(self) -> None:
         seed = self._get(self.config, "seed_everything")
@@ -256,6 +253,23 @@ def configs_first(argv: list[str]) -> list[str]:
         if into is files and not equals and words:
             into.append(words.pop(0))
     return [*files, *options]
+
+
+def nulls_as_configs(argv: list[str]) -> list[str]:
+    """Null options as small configs in their place: the parser would make the word "None" of one two classes deep."""
+    found: list[str] = []
+    for word in argv:
+        if word == "null" and found and found[-1].startswith("--") and "=" not in found[-1]:
+            word = f"{found.pop()}=null"
+        name, _, value = word.partition("=")
+        if value == "null" and "." in name and not name.endswith("+"):
+            tree: Any = None
+            for key in reversed(name.removeprefix("--").split(".")):
+                tree = {key: tree}
+            found += ["--config", json.dumps(tree)]
+        else:
+            found.append(word)
+    return found
 
 
 def with_saved_config(argv: list[str]) -> list[str]:
