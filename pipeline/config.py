@@ -100,7 +100,10 @@ class Given:
     def _set(self, dotted: str, value: Any) -> None:
         tree = self.tree
         *parents, last = dotted.split(".")
-        for key in parents:
+        for depth, key in enumerate(parents, 1):
+            if isinstance(tree.get(key), (int, float)):
+                name = ".".join(parents[:depth])
+                raise BadInput(f"{name} is {tree[key]}, not a mapping that {dotted} could go into (in {self.where(name)})")
             if not isinstance(tree.get(key), dict):
                 tree[key] = {"class_path": tree[key]} if isinstance(tree.get(key), str) else {}
             tree = tree[key]

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+import yaml
 
 from tests.reading import ROOT, read_csv, run_pipeline
 
@@ -18,6 +19,7 @@ PPO = [
     "fit", "--config", "configs/alignment/enumerable.yaml", *SMALL, "--trainer.max_steps=6", "--trainer.val_check_interval=3",
     "--trainer.log_every_n_steps=1", "--checkpoint.every_n_steps=1", "--data.init_args.batch_size=64",
     "--model.init_args.update.minibatch_size=24", "--model.init_args.update.kl_target=3",
+    "--model.init_args.update.stop_kl", "null", "--model.init_args.update.value_clip=null",
 ]  # fmt: skip
 
 
@@ -44,6 +46,11 @@ def test_d12_a_step_is_a_rollout(runs: tuple[Path, list[str]]) -> None:
     assert steps == {6 * 12.0}
     rates = [float(row["optim/lr"]) for row in rows]
     assert rates[0] < rates[1] and rates[1:] == sorted(rates[1:], reverse=True)  # warm-up of 2, then down to 0
+
+
+def test_an_option_that_is_null_is_null_two_classes_deep(runs: tuple[Path, list[str]]) -> None:
+    update = yaml.safe_load((runs[0] / "whole/config.yaml").read_text())["model"]["init_args"]["update"]
+    assert update["stop_kl"] is None and update["value_clip"] is None and update["kl_target"] == 3
 
 
 def test_killed_anywhere_it_ends_with_the_same_weights(runs: tuple[Path, list[str]]) -> None:
