@@ -8,6 +8,7 @@ from torch import Tensor
 
 from datamodules.batch import PreferenceBatch
 from lit_models.base import LitBase, Loss, OptimizerFactory, SchedulerFactory
+from lit_models.losses.drawn import drawn_log_probs
 from lit_models.losses.preference import direct_preference
 from lit_models.nn.gpt import GPT
 
@@ -74,6 +75,6 @@ def response_log_probs(
     is_response = (place >= prompt_lengths[:, None]) & (place < lengths[:, None])  # (B, T - 1)
     logits = net.head(features[is_response]).float()  # the vocabulary head where it is needed
     tokens = input_ids[:, 1:][is_response]
-    found = logits.log_softmax(-1).gather(1, tokens[:, None]).squeeze(1)
+    found, _ = drawn_log_probs(logits, tokens)
     rows = is_response.nonzero()[:, 0]
     return found.new_zeros(len(input_ids)).index_add(0, rows, found)

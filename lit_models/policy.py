@@ -14,6 +14,7 @@ from datamodules.batch import PromptBatch
 from datamodules.tokenizers.base import Tokenizer, load_tokenizer
 from lit_models.base import LitBase, Loss, OptimizerFactory, SchedulerFactory
 from lit_models.losses import ppo
+from lit_models.losses.drawn import drawn_log_probs
 from lit_models.losses.update import Update
 from lit_models.nn.gpt import GPT
 from lit_models.nn.reward import ModelReward, TextReward, load_reward_model, scores_of, text_reward
@@ -155,16 +156,17 @@ class LitPolicy(LitBase):
         """Log-probabilities of the drawn tokens, entropies of what they were drawn from, and values; 0 off the response."""
         tokens, mask = sampled.tokens[rows], sampled.response[rows][:, 1:]
         features = net.features(tokens[:, :-1])
-        logits = net.head(features[mask]).float() / self.sampling.temperature  # where a token of a response is drawn
+        logits = net.head(features[mask]).float()  # where a token of a response is drawn
+        if self.sampling.temperature != 1:
+            logits = logits / self.sampling.temperature
         if sampled.allowed is not None:
             place = torch.arange(sampled.allowed.shape[1], device=tokens.device)
             allowed = sampled.allowed[rows][place < mask.sum(1)[:, None]]
             logits = logits.masked_fill(~allowed, -torch.inf)
-        table = logits.log_softmax(-1)
-        drawn = table.gather(1, tokens[:, 1:][mask][:, None]).squeeze(1)
-        empty = torch.zeros(mask.shape, dtype=table.dtype, device=table.device)
+        drawn, entropies = drawn_log_probs(logits, tokens[:, 1:][mask])
+        empty = torch.zeros(mask.shape, dtype=drawn.dtype, device=drawn.device)
         values = empty if net.scalar_head is None else net.scalars(features).float().masked_fill(~mask, 0.0)
-        return empty.masked_scatter(mask, drawn), empty.masked_scatter(mask, ppo.entropy(table)), values
+        return empty.masked_scatter(mask, drawn), empty.masked_scatter(mask, entropies), values
 
     def score(self, sampled: Rollout, prompt_lengths: Tensor) -> tuple[Float[Tensor, "B"], Float[Tensor, "B"] | None]:
         """What the reward says of each prompt with its response, less the penalty, and what the gold score says."""

@@ -104,7 +104,9 @@ class LitPPO(LitPolicy):
         value, logged_value = ppo.value_loss(values, made.values[rows], made.returns[rows], mask, clip=options.value_clip)
         entropy = ppo.masked_sum(entropies, mask)
         value_coef = options.value_coef if options.advantage == "gae" else 0.0
-        loss = policy + value_coef * value - options.entropy_coef * entropy
+        loss = policy + value_coef * value
+        if options.entropy_coef:
+            loss = loss - options.entropy_coef * entropy
         (loss / count.clamp(min=1)).backward()
         largest = (log_probs - made.log_probs[rows]).detach().masked_fill(~mask, 0.0).abs().max()
         sums = {"loss": loss, "policy_loss": policy, "value_loss": value, "entropy": entropy}

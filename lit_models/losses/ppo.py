@@ -122,12 +122,6 @@ def value_loss(
     return masked_sum(torch.maximum(errors, bounded), mask) / 2, {"value_clip_fraction": fraction}
 
 
-def entropy(log_probs: Float[Tensor, "*batch V"]) -> Float[Tensor, "*batch"]:
-    """In nats; tokens that cannot be drawn (-inf) add nothing, and have no gradient."""
-    kept = torch.where(log_probs > -torch.inf, log_probs, 0.0)
-    return -(torch.where(log_probs > -torch.inf, kept.exp(), 0.0) * kept).sum(-1)
-
-
 def explained_variance(values: Tokens, returns: Tokens, mask: Mask) -> Scalar:
     """1 - Var(returns - values) / Var(returns) over the response's tokens; 0 where returns do not vary."""
     count, total, squares = moments(returns, mask)
@@ -156,8 +150,3 @@ def group_advantages(scores: Float[Tensor, "B"], group_size: int, kind: str) -> 
         raise ValueError(f"group advantages {kind!r} are none of grpo, rloo")
     spread = centred.square().mean(1, keepdim=True).sqrt()
     return torch.where(spread > 1e-6, centred / spread.clamp(min=1e-6), 0.0).flatten()
-
-
-def token_log_probs(log_probs: Float[Tensor, "B T V"], tokens: Int[Tensor, "B T"]) -> Tokens:
-    """The log-probability of each token."""
-    return log_probs.gather(-1, tokens[..., None]).squeeze(-1)
