@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
@@ -84,23 +85,30 @@ class LitPolicy(LitBase):
         self.automatic_optimization = False
         self.sampling, self.update = sampling, update
         self.reference = copy.deepcopy(net).requires_grad_(False).eval()
-        self.reward_name, self.reward_assets = reward, dict[str, Any]()
+        self.reward_name, self.reward_assets = f"reward {reward}", dict[str, Any]()
         self.reward_model: ModelReward | None = None
         self.reward_function: TextReward | None = None
         if Path(reward).exists() or os.sep in reward:
-            reward_net, self.reward_assets = load_reward_model(find_checkpoint(reward))
+            reward_net, self.reward_assets = load_reward_model(find_checkpoint(reward, "reward"))
             self.reward_model = ModelReward(reward_net)
         else:
             self.reward_function = text_reward(reward)
-        self.gold = text_reward(gold) if gold else None
-        self.gold_name = gold or ""
+        self.gold, self.gold_name = text_reward(gold, "gold") if gold else None, f"gold {gold}"
         self.register_buffer("kl_coef", torch.tensor(update.kl_coef, dtype=torch.float64))
         self.tokenizer: Tokenizer | None = None
 
     def check_data(self, data: Any) -> None:
-        """Raises ValueError where the reward model was trained with another tokenizer."""
-        if self.reward_assets and self.reward_assets.get("tokenizer") != data.assets()["tokenizer"]:
-            raise ValueError(f"reward {self.reward_name} was trained with another tokenizer than the policy")
+        """Raises ValueError where the reward model was trained with another tokenizer, or a function does not score prompts."""
+        given = data.assets()["tokenizer"]
+        if self.reward_assets and self.reward_assets.get("tokenizer") != given:
+            raise ValueError(f"{self.reward_name} was trained with another tokenizer than the policy")
+        prompts = data.dataset("train")
+        batch = prompts[0, np.arange(min(3, len(prompts))), None]
+        tokenizer, rows = load_tokenizer(given), zip(batch["input_ids"].tolist(), batch["lengths"].tolist(), strict=True)
+        texts = [tokenizer.decode(ids[:length]) for ids, length in rows]
+        for function, name in ((self.reward_function, self.reward_name), (self.gold, self.gold_name)):
+            if function is not None:
+                scores_of(function, name, texts)
 
     def setup(self, stage: str) -> None:
         self.tokenizer = load_tokenizer(self.trainer.datamodule.assets()["tokenizer"])  # type: ignore[attr-defined]

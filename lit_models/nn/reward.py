@@ -50,19 +50,21 @@ def load_reward_model(path: str | Path) -> tuple[GPT, dict[str, Any]]:
     return net, checkpoint.get("assets", {})
 
 
-def text_reward(path: str) -> TextReward:
+def text_reward(path: str, what: str = "reward") -> TextReward:
     """A function by its dotted path.
 
     Raises:
-        ValueError: there is no such module, or no such function in it.
+        ValueError: there is no such module, or no such function in it; it says `what` the function was for.
     """
     module, _, name = path.rpartition(".")
+    if not module:
+        raise ValueError(f"{what} {path!r} is neither a run folder nor the dotted path of a function (module.function)")
     try:
         found = getattr(importlib.import_module(module), name)
     except (ImportError, AttributeError, ValueError) as error:
-        raise ValueError(f"reward {path!r} is neither a run folder nor a function: {error}") from None
+        raise ValueError(f"{what} {path!r} is neither a run folder nor a function: {error}") from None
     if not callable(found):
-        raise ValueError(f"reward {path!r} is a {type(found).__name__}, where a function of texts was expected")
+        raise ValueError(f"{what} {path!r} is {found!r:.60}, where a function of texts was expected")
     return found
 
 
@@ -75,14 +77,19 @@ def scores_of(function: TextReward, name: str, texts: Sequence[str]) -> Float[Te
     try:
         given = function(list(texts))
     except Exception as error:  # it is the user's
-        raise ValueError(f"reward {name} failed: {type(error).__name__}: {' '.join(str(error).split())[:300]}") from error
+        raise ValueError(f"{name} failed: {type(error).__name__}: {' '.join(str(error).split())[:300]}") from error
     try:
         scores = torch.as_tensor(given, dtype=torch.float32).flatten()
     except (TypeError, ValueError, RuntimeError):
-        raise ValueError(f"reward {name} gave {str(given)[:60]}, where {len(texts)} numbers were expected") from None
+        raise ValueError(f"{name} gave {_short(given)}, where {len(texts)} numbers were expected") from None
     if len(scores) != len(texts):
-        raise ValueError(f"reward {name} gave {len(scores)} scores for {len(texts)} texts")
+        raise ValueError(f"{name} gave {len(scores)} scores for {len(texts)} texts")
     if not scores.isfinite().all():
         place = int((~scores.isfinite()).nonzero()[0])
-        raise ValueError(f"reward {name} gave {float(scores[place])} for {texts[place][:80]!r}")
+        raise ValueError(f"{name} gave {float(scores[place])} for {_short(texts[place])}")
     return scores
+
+
+def _short(value: Any) -> str:
+    found = repr(value)
+    return found if len(found) <= 80 else f"{found[:80]}..."

@@ -19,8 +19,8 @@ def check_fits(module: nn.Module, state: Mapping[str, Tensor], path: str | Path)
             )
 
 
-def find_checkpoint(path: str | Path) -> Path:
-    """A checkpoint file: `path` itself, or in a run folder the best one, or else the last.
+def find_checkpoint(path: str | Path, what: str = "init_from") -> Path:
+    """A checkpoint file: `path` itself, or in a run folder the best one, or else the last; `what` it is for.
 
     Raises:
         FileNotFoundError: there is none.
@@ -30,7 +30,7 @@ def find_checkpoint(path: str | Path) -> Path:
     for candidate in candidates:
         if candidate.is_file():
             return candidate
-    raise FileNotFoundError(f"init_from: no checkpoint at {path}" + (", a folder without checkpoints" if path.is_dir() else ""))
+    raise FileNotFoundError(f"{what}: no checkpoint at {path}" + (", a folder without checkpoints" if path.is_dir() else ""))
 
 
 def load_weights(

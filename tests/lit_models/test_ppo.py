@@ -171,8 +171,8 @@ def test_a_reward_model_scores_the_last_token_and_never_trains(tmp_path: Path) -
     "options,message",
     [
         ({"reward": "no.such.function"}, "is neither a run folder nor a function"),
-        ({"reward": f"{HERE}.LETTERS"}, "is a str, where a function of texts was expected"),
-        ({"reward": "runs/nothing/here"}, "no checkpoint at runs/nothing/here"),
+        ({"reward": f"{HERE}.LETTERS"}, "is .abcdefgh., where a function of texts was expected"),
+        ({"reward": "runs/nothing/here"}, "reward: no checkpoint at runs/nothing/here"),
         ({"update": Update(clip=0.0)}, "clip 0.0 is not above 0"),
         ({"update": Update(advantage="grpo")}, "group_size must be at least 2"),
         ({"update": Update(lam=1.5)}, r"lam 1.5 is not in \[0, 1\]"),
