@@ -2,6 +2,7 @@
 
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any, TypeVar
 
 import torch
@@ -37,6 +38,7 @@ class BaseDataModule(LightningDataModule):
         # This rank has nothing to evaluate: it repeats the first batch, which counts for nothing, because the trainer would
         # otherwise leave the evaluation out on this rank while the others wait for it.
         self.idle = False
+        self.shared_batches = 0  # batches of the evaluation under way that every rank has
         sizes = {"batch_size": batch_size, "micro_batch_size": micro_batch_size, "eval_batch_size": eval_batch_size}
         for name, size in sizes.items():
             if size is not None and size < 1:
@@ -124,7 +126,7 @@ class BaseDataModule(LightningDataModule):
         num_samples = min(len(dataset), num_batches * self.eval_batch_size)
         size, rank, world_size = self.eval_batch_size, self.trainer.global_rank, self.trainer.world_size
         order = EvalOrder(dataset, num_samples, batch_size=size, rank=rank, world_size=world_size)
-        self.idle = len(order) == 0
+        self.idle, self.shared_batches = len(order) == 0, num_batches // world_size
         if self.idle:
             order = EvalOrder(dataset, min(num_samples, size), batch_size=size, rank=0, world_size=1)
         return DataLoader(dataset, sampler=order, batch_size=None, num_workers=self.num_workers)  # type: ignore[arg-type]
@@ -156,8 +158,9 @@ def checkpoint_assets(path: str, needed: str) -> dict[str, Any]:
     Raises:
         ValueError: it cannot be read, or does not carry what is `needed`.
     """
+    first = Path(path) / "rank_00000.ckpt"  # of a sharded checkpoint
     try:
-        assets = torch.load(path, map_location="cpu", weights_only=True, mmap=True)["assets"]
+        assets = torch.load(first if first.is_file() else path, map_location="cpu", weights_only=True, mmap=True)["assets"]
     except Exception as error:  # whatever a torn file or another kind of file makes torch say
         raise ValueError(f"init_from: {path} is not a readable checkpoint: {' '.join(str(error).split())[:200]}") from None
     if needed not in assets:

@@ -5,15 +5,20 @@ import os
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import numpy as np
 import torch
 from lightning.pytorch import LightningModule
 from torch import Tensor, nn
+from torch.distributed.fsdp import fully_shard, register_fsdp_forward_method
+from torch.distributed.tensor import DTensor
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
+from torch.utils.checkpoint import checkpoint
 
+from lit_models.nn.transformer import TransformerBlock
 from lit_models.nn.weights import load_weights
 from lit_models.optim.param_groups import param_groups
 
@@ -48,7 +53,11 @@ class LitBase(LightningModule):
         lr_scheduler: called with the optimizer and the run's number of optimizer steps; stepped after every optimizer step.
         init_from: run folder or checkpoint whose weights the network starts from (warm start: optimizer and step start anew).
             Modules named in the network's `heads` belong to a task and may differ; all the rest must fit.
-        compile: run the network through torch.compile.
+        compile: run the network's blocks through torch.compile.
+        activation_checkpointing: keep only what goes into each transformer block and compute it again in the backward pass:
+            less memory for about a third more time.
+        ema_decay: validate, keep and export an exponential moving average of the weights, a = d a + (1 - d) w after each step
+            with d = min(ema_decay, (1 + step) / (10 + step)).
         replace_head: a head that does not fit the checkpoint's starts anew; else that is an error.
     """
 
@@ -62,10 +71,16 @@ class LitBase(LightningModule):
     def __init__(
         self, net: nn.Module, optimizer: OptimizerFactory, lr_scheduler: SchedulerFactory | None = None,
         init_from: str | None = None, compile: bool = False, replace_head: bool = True,
+        activation_checkpointing: bool = False, ema_decay: float | None = None,
     ) -> None:  # fmt: skip
         super().__init__()
+        if ema_decay is not None and not 0.0 <= ema_decay < 1.0:
+            raise ValueError(f"ema_decay {ema_decay} is not in [0, 1)")
+        if activation_checkpointing and not transformer_blocks(net):
+            raise ValueError(f"activation_checkpointing: {type(net).__name__} has no transformer blocks")
         self.save_hyperparameters(logger=False)
         self.net, self.init_from, self.compile_net = net, init_from, compile
+        self.checkpoint_blocks, self.ema_decay = activation_checkpointing, ema_decay
         self._optimizer_factory, self._scheduler_factory = optimizer, lr_scheduler
         self.assets: dict[str, Any] = {}
         self._loaded_hparams: dict[str, Any] = {}
@@ -116,6 +131,18 @@ class LitBase(LightningModule):
 
     # ---- training -----------------------------------------------------------------------------------------------------
 
+    def configure_model(self) -> None:
+        """Shards the network where the strategy has a mesh of devices (`pipeline.fsdp`)."""
+        if self._device_mesh is None or any(isinstance(p, DTensor) for p in self.net.parameters()):
+            return
+        mesh = self._device_mesh["data_parallel"]
+        for block in transformer_blocks(self.net):
+            fully_shard(block, mesh=mesh)
+        fully_shard(self.net, mesh=mesh)
+        for method in ("features", "head", "scalars", "scores"):  # what objectives call beside forward
+            if hasattr(self.net, method):
+                register_fsdp_forward_method(self.net, method)
+
     def on_fit_start(self) -> None:
         """Raises ValueError where an optimizer would unscale float16 gradients itself, after they have been clipped."""
         unscales = any(getattr(o, "_step_supports_amp_scaling", False) for o in self.trainer.optimizers)
@@ -123,8 +150,12 @@ class LitBase(LightningModule):
             raise ValueError(
                 "precision 16-mixed with clipping needs an optimizer that is not fused: set fused: false, or bf16-mixed"
             )
+        if self.checkpoint_blocks:
+            for block in transformer_blocks(self.net):
+                block.forward = partial(checkpoint, block.forward, use_reentrant=False)  # type: ignore[method-assign]
         if self.compile_net:
-            self.net.compile()
+            for module in transformer_blocks(self.net) or [self.net]:  # type: ignore[list-item]
+                module.compile()  # in place: the names of the weights stay
 
     def on_train_start(self) -> None:
         if self._loaded_hparams.get("optimizer", self.hparams.get("optimizer")) == self.hparams.get("optimizer"):
@@ -169,6 +200,7 @@ class LitBase(LightningModule):
         grads = [p.grad for group in optimizer.param_groups for p in group["params"] if p.grad is not None]
         torch._foreach_mul_(grads, scale)
         norm = nn.utils.get_total_norm(grads)
+        norm = norm.full_tensor() if isinstance(norm, DTensor) else norm
         self._last = {"loss": total / count.clamp(min=1), "grad_norm": norm, "lr": optimizer.param_groups[0]["lr"]}
         pairs = zip(self._window_names, others[::2], others[1::2], strict=True)
         self._last |= {name: part / number.clamp(min=1) for name, part, number in pairs}
@@ -262,6 +294,10 @@ class LitBase(LightningModule):
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         self.assets = checkpoint.get("assets", {})
         self._loaded_hparams = checkpoint.get("hyper_parameters", {})
+
+
+def transformer_blocks(net: nn.Module) -> list[TransformerBlock]:
+    return [module for module in net.modules() if isinstance(module, TransformerBlock)]
 
 
 def in_order(pairs: list[tuple[Tensor, Tensor]]) -> Tensor:

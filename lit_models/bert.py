@@ -1,12 +1,13 @@
 """BERT's pre-training: masked tokens, and whether the second sentence follows the first."""
 
 import math
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from datamodules.batch import MaskedBatch
-from lit_models.base import LitBase, Loss, OptimizerFactory, SchedulerFactory
+from lit_models.base import LitBase, Loss
 from lit_models.losses.language import token_cross_entropy
 from lit_models.nn.bert import BERT
 
@@ -26,11 +27,8 @@ class LitBERT(LitBase):
     next_command = 'fill --run_dir {run_dir} --text "He was born in [MASK] in the [MASK] century ."'
     net: BERT
 
-    def __init__(
-        self, net: BERT, optimizer: OptimizerFactory, lr_scheduler: SchedulerFactory | None = None,
-        init_from: str | None = None, compile: bool = False,
-    ) -> None:  # fmt: skip
-        super().__init__(net, optimizer, lr_scheduler, init_from, compile)
+    def __init__(self, net: BERT, *args: Any, **options: Any) -> None:
+        super().__init__(net, *args, **options)
 
     def step(self, batch: MaskedBatch) -> Loss:
         mask = batch["attention_mask"]

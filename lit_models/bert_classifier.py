@@ -1,9 +1,11 @@
 """Classes of sentences and of pairs of sentences, with a BERT."""
 
+from typing import Any
+
 from torch import Tensor
 
 from datamodules.batch import SequenceBatch
-from lit_models.base import LitBase, Loss, OptimizerFactory, SchedulerFactory
+from lit_models.base import LitBase, Loss
 from lit_models.losses.language import token_cross_entropy
 from lit_models.metrics.confusion import confusion_matrix, f1_scores
 from lit_models.nn.bert import BERTClassifier
@@ -24,11 +26,8 @@ class LitBERTClassifier(LitBase):
     counted = "sequence"
     net: BERTClassifier
 
-    def __init__(
-        self, net: BERTClassifier, optimizer: OptimizerFactory, lr_scheduler: SchedulerFactory | None = None,
-        classes: list[str] | None = None, init_from: str | None = None, compile: bool = False,
-    ) -> None:  # fmt: skip
-        super().__init__(net, optimizer, lr_scheduler, init_from, compile)
+    def __init__(self, net: BERTClassifier, *args: Any, classes: list[str] | None = None, **options: Any) -> None:
+        super().__init__(net, *args, **options)
         self.classes = classes
 
     def step(self, batch: SequenceBatch) -> Loss:

@@ -1,10 +1,12 @@
 """Classes of words, with a BERT."""
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
 from datamodules.batch import SequenceBatch
-from lit_models.base import LitBase, Loss, OptimizerFactory, SchedulerFactory
+from lit_models.base import LitBase, Loss
 from lit_models.losses.language import token_cross_entropy
 from lit_models.metrics.confusion import confusion_matrix, f1_scores
 from lit_models.metrics.spans import count_spans, is_bio, span_scores
@@ -27,11 +29,8 @@ class LitBERTTagger(LitBase):
     counted = "word"
     net: BERTTagger
 
-    def __init__(
-        self, net: BERTTagger, optimizer: OptimizerFactory, lr_scheduler: SchedulerFactory | None = None,
-        classes: list[str] | None = None, init_from: str | None = None, compile: bool = False,
-    ) -> None:  # fmt: skip
-        super().__init__(net, optimizer, lr_scheduler, init_from, compile)
+    def __init__(self, net: BERTTagger, *args: Any, classes: list[str] | None = None, **options: Any) -> None:
+        super().__init__(net, *args, **options)
         self.classes = classes
 
     def step(self, batch: SequenceBatch) -> Loss:

@@ -9,7 +9,7 @@ from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
 from datamodules.batch import ImageTextBatch
-from lit_models.base import LitBase, Loss, OptimizerFactory, SchedulerFactory
+from lit_models.base import LitBase, Loss
 from lit_models.losses.contrastive import contrast, gather, sigmoid_contrast
 from lit_models.metrics.retrieval import recall_at
 from lit_models.nn.clip import CLIP
@@ -43,15 +43,14 @@ class LitCLIP(LitBase):
     net: CLIP
 
     def __init__(
-        self, net: CLIP, optimizer: OptimizerFactory, lr_scheduler: SchedulerFactory | None = None,
-        loss: Literal["softmax", "sigmoid"] = "softmax", groups: list[str] | None = None, init_from: str | None = None,
-        compile: bool = False,
+        self, net: CLIP, *args: Any, loss: Literal["softmax", "sigmoid"] = "softmax", groups: list[str] | None = None,
+        **options: Any,
     ) -> None:  # fmt: skip
         if loss not in ("softmax", "sigmoid"):
             raise ValueError(f"loss {loss!r} is none of softmax, sigmoid")
         if (net.logit_bias is not None) != (loss == "sigmoid"):
             raise ValueError(f"loss {loss} needs a network with logit_bias {loss == 'sigmoid'}".lower())
-        super().__init__(net, optimizer, lr_scheduler, init_from, compile)
+        super().__init__(net, *args, **options)
         self.loss, self.groups = loss, groups or [""]
 
     def step(self, batch: ImageTextBatch) -> Loss:

@@ -1,13 +1,14 @@
 """Direct preference optimization: preferences without a reward model."""
 
 import copy
+from typing import Any
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
 from datamodules.batch import PreferenceBatch
-from lit_models.base import LitBase, Loss, OptimizerFactory, SchedulerFactory
+from lit_models.base import LitBase, Loss
 from lit_models.losses.drawn import drawn_log_probs
 from lit_models.losses.preference import direct_preference
 from lit_models.nn.gpt import GPT
@@ -34,15 +35,12 @@ class LitDPO(LitBase):
     next_command = 'generate --run_dir {run_dir} --prompt "..."'
     net: GPT
 
-    def __init__(
-        self, net: GPT, optimizer: OptimizerFactory, lr_scheduler: SchedulerFactory | None = None, beta: float = 0.1,
-        label_smoothing: float = 0.0, init_from: str | None = None, compile: bool = False,
-    ) -> None:  # fmt: skip
+    def __init__(self, net: GPT, *args: Any, beta: float = 0.1, label_smoothing: float = 0.0, **options: Any) -> None:
         if beta <= 0:
             raise ValueError(f"beta {beta} is not positive")
         if not 0 <= label_smoothing < 0.5:
             raise ValueError(f"label_smoothing {label_smoothing} is not in [0, 0.5)")
-        super().__init__(net, optimizer, lr_scheduler, init_from, compile)
+        super().__init__(net, *args, **options)
         self.beta, self.label_smoothing = beta, label_smoothing
         self.reference = copy.deepcopy(net).requires_grad_(False).eval()
 

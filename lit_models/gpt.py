@@ -1,12 +1,13 @@
 """GPT's objective: predict the next token."""
 
 import math
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from datamodules.batch import TokenBatch
-from lit_models.base import LitBase, Loss, OptimizerFactory, SchedulerFactory
+from lit_models.base import LitBase, Loss
 from lit_models.losses.language import token_cross_entropy
 from lit_models.nn.gpt import GPT
 
@@ -23,11 +24,8 @@ class LitGPT(LitBase):
     next_command = 'generate --run_dir {run_dir} --prompt "..."'
     net: GPT
 
-    def __init__(
-        self, net: GPT, optimizer: OptimizerFactory, lr_scheduler: SchedulerFactory | None = None,
-        init_from: str | None = None, compile: bool = False,
-    ) -> None:  # fmt: skip
-        super().__init__(net, optimizer, lr_scheduler, init_from, compile)
+    def __init__(self, net: GPT, *args: Any, **options: Any) -> None:
+        super().__init__(net, *args, **options)
 
     def step(self, batch: TokenBatch) -> Loss:
         nats, count = token_cross_entropy(self.net(batch["input_ids"]), batch["labels"])

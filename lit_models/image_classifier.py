@@ -1,10 +1,12 @@
 """Classes of images, whatever the network."""
 
+from typing import Any
+
 import torch
 from torch import Tensor, nn
 
 from datamodules.batch import ImageBatch
-from lit_models.base import LitBase, Loss, OptimizerFactory, SchedulerFactory
+from lit_models.base import LitBase, Loss
 from lit_models.losses.language import token_cross_entropy
 from lit_models.metrics.calibration import calibration_bins, calibration_error
 from lit_models.metrics.confusion import confusion_matrix, f1_scores
@@ -32,13 +34,12 @@ class LitImageClassifier(LitBase):
     counted = "image"
 
     def __init__(
-        self, net: nn.Module, optimizer: OptimizerFactory, lr_scheduler: SchedulerFactory | None = None,
-        label_smoothing: float = 0.0, classes: list[str] | None = None, init_from: str | None = None,
-        replace_head: bool = False, compile: bool = False,
+        self, net: nn.Module, *args: Any, label_smoothing: float = 0.0, classes: list[str] | None = None,
+        replace_head: bool = False, **options: Any,
     ) -> None:  # fmt: skip
         if not 0.0 <= label_smoothing < 1.0:
             raise ValueError(f"label_smoothing {label_smoothing} is not in [0, 1)")
-        super().__init__(net, optimizer, lr_scheduler, init_from, compile, replace_head)
+        super().__init__(net, *args, replace_head=replace_head, **options)  # type: ignore[misc]
         self.label_smoothing, self.classes = label_smoothing, classes
 
     def step(self, batch: ImageBatch) -> Loss:

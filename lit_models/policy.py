@@ -13,7 +13,7 @@ from torch import Tensor
 
 from datamodules.batch import PromptBatch
 from datamodules.tokenizers.base import Tokenizer, load_tokenizer
-from lit_models.base import LitBase, Loss, OptimizerFactory, SchedulerFactory
+from lit_models.base import LitBase, Loss
 from lit_models.losses import ppo
 from lit_models.losses.drawn import drawn_log_probs
 from lit_models.losses.update import Update
@@ -70,9 +70,8 @@ class LitPolicy(LitBase):
     kl_coef: Tensor
 
     def __init__(
-        self, net: GPT, optimizer: OptimizerFactory, lr_scheduler: SchedulerFactory | None = None, *, reward: str,
-        sampling: Sampling = Sampling(), update: Update = Update(), gold: str | None = None,  # noqa: B008
-        init_from: str | None = None,
+        self, net: GPT, *args: Any, reward: str, sampling: Sampling = Sampling(), update: Update = Update(),  # noqa: B008
+        gold: str | None = None, **options: Any,
     ) -> None:  # fmt: skip
         sampling.check()
         update.check()
@@ -81,7 +80,9 @@ class LitPolicy(LitBase):
         if (net.scalar_head is not None) != (update.advantage == "gae"):
             wanted = "true" if update.advantage == "gae" else "false"
             raise ValueError(f"advantage {update.advantage} needs model.init_args.net.scalar_head {wanted}")
-        super().__init__(net, optimizer, lr_scheduler, init_from)
+        if options.get("compile"):
+            raise ValueError("compile is not for a policy: each token of a rollout has another shape, and would compile anew")
+        super().__init__(net, *args, **options)
         self.automatic_optimization = False
         self.sampling, self.update = sampling, update
         self.reference = copy.deepcopy(net).requires_grad_(False).eval()

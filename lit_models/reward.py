@@ -1,10 +1,12 @@
 """A reward model: which of two responses to a prompt people prefer."""
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
 from datamodules.batch import PreferenceBatch
-from lit_models.base import LitBase, Loss, OptimizerFactory, SchedulerFactory
+from lit_models.base import LitBase, Loss
 from lit_models.losses.preference import bradley_terry, calibration
 from lit_models.nn.gpt import GPT
 
@@ -28,15 +30,12 @@ class LitReward(LitBase):
     counted = "pair"
     net: GPT
 
-    def __init__(
-        self, net: GPT, optimizer: OptimizerFactory, lr_scheduler: SchedulerFactory | None = None, centring: float = 0.01,
-        init_from: str | None = None, compile: bool = False,
-    ) -> None:  # fmt: skip
+    def __init__(self, net: GPT, *args: Any, centring: float = 0.01, **options: Any) -> None:
         if net.scalar_head is None:
             raise ValueError("a reward model needs a network with a scalar head: model.init_args.net.scalar_head true")
         if centring < 0:
             raise ValueError(f"centring {centring} is negative")
-        super().__init__(net, optimizer, lr_scheduler, init_from, compile)
+        super().__init__(net, *args, **options)
         self.centring = centring
 
     def step(self, batch: PreferenceBatch) -> Loss:

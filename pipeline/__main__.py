@@ -15,6 +15,8 @@ COMMANDS = {
     "fill": ("pipeline.fill", "the likeliest words for each [MASK]"),
     "search": ("pipeline.search", "the images nearest to a text, with a trained CLIP"),
     "classify": ("pipeline.classify", "images by the names of classes, with a trained CLIP"),
+    "submit": ("pipeline.submit", "the job of a fit for SLURM, torchrun or Kubernetes, printed or sent off"),
+    "export": ("pipeline.export", "a checkpoint's weights in one file, without the state of training"),
     "tokenize": ("pipeline.tokenize", "train a tokenizer and save it"),
     "bench": ("pipeline.bench", "step time, throughput, data wait, harness overhead, MFU"),
 }

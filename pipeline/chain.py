@@ -1,17 +1,19 @@
 """`chain`: language model -> SFT -> reward model -> PPO -> evaluation, each stage an ordinary run in a process of its own."""
 
 import json
-import os
 import shutil
+import signal
 import subprocess
 import sys
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from jsonargparse import ArgumentParser
 from rich.console import Console
 
 from pipeline.errors import BadInput, RunFailed, Stopped
+from pipeline.signals import die_with_parent
 
 
 @dataclass
@@ -44,6 +46,8 @@ def chain(run_dir: str, stages: dict[str, Stage], fresh: bool = False, artifacts
     """
     root = Path(run_dir)
     check(stages)
+    for signum in (signal.SIGTERM, signal.SIGUSR1):
+        signal.signal(signum, _stop_between)
     if fresh:
         for name in stages:
             shutil.rmtree(root / name, ignore_errors=True)
@@ -77,13 +81,34 @@ def run(title: str, words: list[str]) -> None:
         BadInput, RunFailed: it ended with exit code 2, or another.
         Stopped: it was stopped by a signal.
     """
-    ended = subprocess.run([sys.executable, "-m", "pipeline", *words], env=os.environ).returncode
+    ended = run_alone([sys.executable, "-m", "pipeline", *words])
     if ended in (130, 143):
         raise Stopped(f"{title}: stopped; started again, the chain goes on here", ended)
     if ended == 2:
         raise BadInput(f"{title}: refused, as said above; started again, the chain goes on here")
     if ended:
         raise RunFailed(f"{title}: ended with exit code {ended}; started again, the chain goes on here")
+
+
+def run_alone(command: list[str]) -> int:
+    """A process in a group of its own, which gets the signals that this one gets, once each, and ends when this one is killed.
+
+    Returns its exit code.
+    """
+    process = subprocess.Popen(command, start_new_session=True, preexec_fn=lambda: die_with_parent(signal.SIGTERM))
+    passed_on = (signal.SIGTERM, signal.SIGUSR1, signal.SIGINT)
+    before = {signum: signal.signal(signum, lambda number, _: process.send_signal(number)) for signum in passed_on}
+    try:
+        return process.wait()
+    finally:
+        for signum, handler in before.items():
+            signal.signal(signum, handler)
+
+
+def _stop_between(signum: int, frame: Any) -> None:
+    from pipeline.callbacks.stop import stopped
+
+    raise stopped(signum, "between two stages", first=True)
 
 
 def check(stages: dict[str, Stage]) -> None:

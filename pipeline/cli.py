@@ -16,11 +16,13 @@ from datamodules.base import BaseDataModule
 from lit_models.base import LitBase
 from lit_models.nn.weights import find_checkpoint
 from pipeline import checkpoint_io
+from pipeline.callbacks.stop import stop_while_starting
 from pipeline.config import DEFAULTS, Given, annotation, find_class, parameters
 from pipeline.errors import BadInput
 from pipeline.evaluate import evaluate, predict
 from pipeline.explain import explain, unknown_key
 from pipeline.fit import run_fit
+from pipeline.processes import watch_children
 from pipeline.run_folder import RunFolder
 from pipeline.tracking import WandbConfig
 from pipeline.trainer import build_trainer
@@ -215,7 +217,8 @@ class PipelineCLI(LightningCLI):
         check_links(self.given, self.resolved)
         self.resolved["data"]["init_args"].pop("init_from", None)  # it follows from where the run stands
         args = dict(self._get(self.config_init, "trainer"))
-        return build_trainer(self.command, args, self.datamodule, self.run, self._get(self.config_init, "checkpoint"))
+        checkpoint = self._get(self.config_init, "checkpoint")
+        return build_trainer(self.command, args, self.model, self.datamodule, self.run, checkpoint)
 
     # ---- running ------------------------------------------------------------------------------------------------------
 
@@ -312,6 +315,9 @@ def quiet() -> None:
 def main(argv: list[str]) -> int:
     command, *words = argv
     quiet()
+    watch_children()
+    if command == "fit":
+        stop_while_starting()
     if command != "fit" and not {"-h", "--help"} & set(words):
         words = with_saved_config(words)
     if command == "predict":

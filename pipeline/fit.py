@@ -2,6 +2,7 @@
 
 import difflib
 from collections.abc import Mapping
+from contextlib import nullcontext
 from typing import Any
 
 from lightning.pytorch import Trainer
@@ -36,6 +37,15 @@ def run_fit(
     first = getattr(rank_zero_only, "rank", 0) == 0
     if first:
         run.refuse_strangers()
+    with run.locked() if first else nullcontext():
+        _train(trainer, model, data, run, config, wandb, fresh=fresh, allow_changes=allow_changes)
+
+
+def _train(
+    trainer: Trainer, model: LitBase, data: BaseDataModule, run: RunFolder, config: Mapping[str, Any],
+    wandb: WandbConfig | None, *, fresh: bool, allow_changes: bool,
+) -> None:  # fmt: skip
+    first = getattr(rank_zero_only, "rank", 0) == 0
     found = None if fresh else checkpoint_io.newest(run.checkpoints)
     if found is not None:
         check_fits(model, found[1]["state_dict"], found[0])

@@ -6,11 +6,13 @@ import io
 import json
 import shutil
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import yaml
+from filelock import FileLock, Timeout
 
 from datamodules.files import write_atomic
 from pipeline.errors import BadInput
@@ -50,9 +52,34 @@ class RunFolder:
         """Raises BadInput where the folder exists and is no run's: nothing of anyone else's is written over."""
         if self.path.exists() and not self.path.is_dir():
             raise BadInput(f"run_dir {self.path} is a file; it must be a folder, or not exist yet")
-        strange = self.path.is_dir() and any(not entry.name.startswith(".config.yaml") for entry in self.path.iterdir())
+        own = (".config.yaml", ".lock")  # what a kill may leave of the first second
+        strange = self.path.is_dir() and any(not entry.name.startswith(own) for entry in self.path.iterdir())
         if strange and not self.config.exists():
             raise BadInput(f"run_dir {self.path} holds other files and no config.yaml of a run: choose another --run_dir")
+
+    @contextmanager
+    def locked(self, seconds: float = 60) -> Iterator[None]:
+        """Makes the folder, and keeps other processes from training in it meanwhile.
+
+        Raises:
+            BadInput: another one has it, and keeps it. (One that was killed may need a moment to end.)
+        """
+        self.path.mkdir(parents=True, exist_ok=True)
+        lock = FileLock(self.path / ".lock")
+        try:
+            try:
+                lock.acquire(timeout=0)
+            except Timeout:
+                print(f"waiting for another process that trains in {self.path}", flush=True)
+                lock.acquire(timeout=seconds)
+        except Timeout:
+            raise BadInput(f"another process is training in {self.path}: stop it, or choose another --run_dir") from None
+        except NotImplementedError:  # a file system without locks
+            pass
+        try:
+            yield
+        finally:
+            lock.release()
 
     def differences(self, config: Mapping[str, Any]) -> tuple[list[str], list[str]]:
         """(harmless, refused) changes `key: old -> new` of the config against the one the run was started with."""
@@ -70,8 +97,9 @@ class RunFolder:
         write_atomic(self.config, yaml.safe_dump(dict(config), sort_keys=False))  # first: it marks the folder as a run's
         for folder in (self.checkpoints, self.figures):
             folder.mkdir(exist_ok=True)
-        for stale in (*self.path.glob(".*.tmp"), *self.checkpoints.glob(".*.tmp")):  # left by a kill
-            stale.unlink(missing_ok=True)
+        stale = [*self.path.glob(".*.tmp"), *(p for end in ("tmp", "new", "old") for p in self.checkpoints.glob(f".*.{end}"))]
+        for path in stale:  # left by a kill
+            shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
         self.results.unlink(missing_ok=True)
         (self.path / "error.txt").unlink(missing_ok=True)
 
@@ -79,7 +107,8 @@ class RunFolder:
         """Removes the run (`--fresh`)."""
         if not self.path.is_dir():
             return
-        for entry in sorted(self.path.iterdir(), key=lambda entry: entry == self.config):  # config.yaml, the mark, goes last
+        entries = [entry for entry in self.path.iterdir() if entry.name != ".lock"]
+        for entry in sorted(entries, key=lambda entry: entry == self.config):  # config.yaml, the mark, goes last
             shutil.rmtree(entry) if entry.is_dir() and not entry.is_symlink() else entry.unlink()
 
     def cut_metrics(self, step: int, validated: bool) -> None:

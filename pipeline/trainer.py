@@ -1,18 +1,23 @@
 """The trainer of a run: optimizer steps turned into Lightning's micro-batches, epochs into steps, the run's own callbacks."""
 
+import os
 from typing import Any
 
 from lightning.pytorch import Trainer
+from lightning.pytorch.plugins.environments import SLURMEnvironment, TorchElasticEnvironment
 from lightning.pytorch.strategies import DDPStrategy
 
 from datamodules.base import BaseDataModule
+from lit_models.base import LitBase
 from pipeline.callbacks.checkpoints import Checkpoints
+from pipeline.callbacks.ema import EMA
 from pipeline.callbacks.progress import RunProgress
 from pipeline.callbacks.stop import StopOnSignal
 from pipeline.callbacks.tracker import Tracker
 from pipeline.callbacks.validation import Validation
 from pipeline.checkpoint_io import AtomicCheckpointIO
 from pipeline.errors import BadInput
+from pipeline.processes import Watch
 from pipeline.run_folder import RunFolder
 
 REFUSED = {
@@ -25,7 +30,9 @@ REFUSED = {
 }
 
 
-def build_trainer(command: str, args: dict[str, Any], data: BaseDataModule, run: RunFolder, checkpoint: Any) -> Trainer:
+def build_trainer(
+    command: str, args: dict[str, Any], model: LitBase, data: BaseDataModule, run: RunFolder, checkpoint: Any
+) -> Trainer:
     """The trainer for a command, from the config's trainer section; all its counts are optimizer steps.
 
     Raises:
@@ -34,9 +41,10 @@ def build_trainer(command: str, args: dict[str, Any], data: BaseDataModule, run:
     for name, (default, instead) in REFUSED.items():
         if args.get(name) not in (default, None):
             raise BadInput(f"trainer.{name} {args[name]} is not for this runner: {instead}")
+    plugins = args.get("plugins") or []
+    args |= launched()
     if args["strategy"] in ("auto", "ddp"):
         args["strategy"] = _strategy(args)
-    plugins = args.get("plugins") or []
     args["default_root_dir"] = str(run.path)
     args["plugins"] = [*(plugins if isinstance(plugins, list) else [plugins]), AtomicCheckpointIO()]
     callbacks = args["callbacks"] or []
@@ -46,7 +54,13 @@ def build_trainer(command: str, args: dict[str, Any], data: BaseDataModule, run:
     data.limits = {split: args[name] for split, name in limited.items()}
     args |= {name: None for name in limited.values() if args[name] != 0}  # Lightning would count each rank's own batches
     if command != "fit":
-        args |= {"callbacks": user_callbacks, "logger": False, "max_steps": -1, "max_epochs": 1, "val_check_interval": 1.0}
+        args |= {
+            "callbacks": [Watch(), *user_callbacks],
+            "logger": False,
+            "max_steps": -1,
+            "max_epochs": 1,
+            "val_check_interval": 1.0,
+        }
         args["enable_checkpointing"] = False
         return Trainer(**args)
 
@@ -55,9 +69,9 @@ def build_trainer(command: str, args: dict[str, Any], data: BaseDataModule, run:
     interval = _validation_interval(args, per_epoch)
     tracker = Tracker()
     checkpoints = Checkpoints(run.checkpoints, checkpoint.monitor, checkpoint.mode, checkpoint.every_n_steps)
-    own = [Validation(checkpoints), tracker, StopOnSignal(checkpoints), checkpoints]
-    if args["enable_progress_bar"] is not False:
-        own.insert(2, RunProgress(tracker))
+    average = [EMA(model.ema_decay)] if model.ema_decay is not None else []  # first: its update is part of the step
+    progress = [RunProgress(tracker)] if args["enable_progress_bar"] is not False else []
+    own = [Watch(), *average, Validation(checkpoints), tracker, *progress, StopOnSignal(checkpoints), checkpoints]
     if args["logger"] not in (None, True, False):
         raise BadInput("trainer.logger can only be true or false; W&B's settings stand under wandb")
     args |= {
@@ -73,6 +87,17 @@ def build_trainer(command: str, args: dict[str, Any], data: BaseDataModule, run:
     trainer.accumulate_grad_batches = accumulation
     trainer.val_check_interval = interval * accumulation
     return trainer
+
+
+def launched() -> dict[str, int]:
+    """devices and num_nodes as srun or torchrun has started them; nothing where the runner starts its processes itself."""
+    if SLURMEnvironment.detect():
+        nodes = int(os.environ.get("SLURM_NNODES", 1))
+        return {"num_nodes": nodes, "devices": int(os.environ["SLURM_NTASKS"]) // nodes}
+    if TorchElasticEnvironment.detect():
+        local = int(os.environ["LOCAL_WORLD_SIZE"])
+        return {"num_nodes": int(os.environ["WORLD_SIZE"]) // local, "devices": local}
+    return {}
 
 
 def _strategy(args: dict[str, Any]) -> Any:

@@ -186,4 +186,6 @@ def _fused(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, is_causal: bool
         return F.scaled_dot_product_attention(q, k, v, attn_mask=allowed, dropout_p=dropout)
     # Kernels differ on rows without keys: let such a row attend to everything, then set it to zero.
     empty = ~allowed.any(-1, keepdim=True)
+    if empty.is_cpu and not torch.compiler.is_compiling() and not empty.any():
+        return F.scaled_dot_product_attention(q, k, v, attn_mask=allowed, dropout_p=dropout)
     return F.scaled_dot_product_attention(q, k, v, attn_mask=allowed | empty, dropout_p=dropout).masked_fill(empty, 0.0)

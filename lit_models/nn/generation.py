@@ -34,7 +34,8 @@ def filter_logits(
     _check_sampling(temperature, top_k, top_p)
     if temperature == 0:
         temperature, top_k, top_p = 1.0, 1, None
-    logp = (logits.float() / temperature).log_softmax(-1)
+    logits = logits.float() if temperature == 1 else logits.float() / temperature
+    logp = logits.log_softmax(-1)
     if top_p == 1.0:
         top_p = None
     if top_k is None and top_p is None:

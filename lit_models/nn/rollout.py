@@ -98,11 +98,11 @@ def rollout(
 
 def quantile(log_probs: Float[Tensor, "B V"], draws: Float[Tensor, "B"]) -> Int[Tensor, "B"]:
     """The first token at which the distribution function exceeds the draw: a token of probability 0 is never it."""
-    cumulated = log_probs.double().exp().cumsum(-1)
+    cumulated = log_probs.exp().cumsum(-1, dtype=torch.float64)
     total = cumulated[:, -1:]
-    found = torch.searchsorted(cumulated, draws.double()[:, None] * total, right=True)
-    last = (cumulated >= total).int().argmax(-1, keepdim=True)  # where the product has been rounded up to the total
-    return torch.minimum(found, last).squeeze(1)
+    below = total.nextafter(total.new_zeros(()))  # the product may have been rounded up to the total
+    target = torch.minimum(draws.double()[:, None] * total, below)
+    return torch.searchsorted(cumulated, target, right=True).squeeze(1)
 
 
 def _packed(

@@ -30,6 +30,8 @@ def find_checkpoint(path: str | Path, what: str = "init_from") -> Path:
     for candidate in candidates:
         if candidate.is_file():
             return candidate
+        if (candidate / "rank_00000.ckpt").is_file():
+            raise FileNotFoundError(f"{what}: {candidate} is sharded: make one file of it with python -m pipeline export")
     raise FileNotFoundError(f"{what}: no checkpoint at {path}" + (", a folder without checkpoints" if path.is_dir() else ""))
 
 

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import Checkpoint
+from torch.distributed.tensor import DTensor
 
 from lit_models.base import LitBase
 from pipeline.callbacks.steps import is_due, is_whole_step
@@ -73,7 +74,8 @@ class Checkpoints(Checkpoint):
 
     def _save(self, trainer: Trainer, name: str) -> None:
         module = trainer.lightning_module
-        if not all(bool(torch.isfinite(p).all()) for p in module.parameters()):
+        own = (p.to_local() if isinstance(p, DTensor) else p for p in module.parameters())
+        if not all(bool(torch.isfinite(p).all()) for p in own):
             raise RunFailed(f"the weights are not finite at step {trainer.global_step}; the last good checkpoint is untouched")
         trainer.save_checkpoint(self.folder / f"{name}.ckpt")
 
